@@ -1,0 +1,52 @@
+"""The running state of softmax attention: a mergeable carry, its numerics, and an audit of kernels.
+
+Names are loaded on first use (PEP 562), so that importing softcarry loads no numerical library at all.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from softcarry._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from softcarry import numerics as numerics
+    from softcarry._conventions import conventions as conventions
+    from softcarry.auditing import Subject as Subject
+    from softcarry.auditing import audit as audit
+    from softcarry.carry import Carry as Carry
+    from softcarry.carry_stack import CarryStack as CarryStack
+    from softcarry.errors import SoftcarryError as SoftcarryError
+    from softcarry.moments import Moments as Moments
+    from softcarry.ragged import merge_ragged as merge_ragged
+    from softcarry.rows import online_normalizer as online_normalizer
+    from softcarry.trace import recurrence as recurrence
+
+_HOMES = {
+    "Carry": "softcarry.carry",
+    "CarryStack": "softcarry.carry_stack",
+    "Moments": "softcarry.moments",
+    "SoftcarryError": "softcarry.errors",
+    "Subject": "softcarry.auditing",
+    "audit": "softcarry.auditing",
+    "conventions": "softcarry._conventions",
+    "merge_ragged": "softcarry.ragged",
+    "online_normalizer": "softcarry.rows",
+    "recurrence": "softcarry.trace",
+}
+
+__all__ = [*_HOMES, "__version__", "numerics"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "numerics":
+        return import_module("softcarry.numerics")
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    msg = f"module 'softcarry' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

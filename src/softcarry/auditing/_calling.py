@@ -1,0 +1,230 @@
+"""Calling a subject with float64 NumPy arrays, whatever arrays, layout and keywords it takes itself."""
+
+import warnings
+from dataclasses import dataclass, replace
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from softcarry.auditing._libraries import (
+    dtype_name,
+    is_floating,
+    libraries_to_try,
+    library_of,
+    to_float64,
+    to_library,
+)
+from softcarry.auditing.subject import Subject
+from softcarry.errors import SubjectError
+
+
+class Outcome(NamedTuple):
+    """What a call returned.
+
+    Attributes
+    ----------
+    output : ndarray
+        (b, h, tq, dv) float64.
+    lse : ndarray or None
+        (b, h, tq) float64, natural log if the subject's unit is declared.
+    """
+
+    output: np.ndarray
+    lse: np.ndarray | None
+
+
+class MalformedResultError(Exception):
+    """A kernel returned something that is no attention output; the message says what."""
+
+
+class KernelRaisedError(Exception):
+    """A kernel raised; the message is its error in one line."""
+
+
+@dataclass(frozen=True)
+class Calling:
+    """One way of calling a subject that has worked.
+
+    Attributes
+    ----------
+    subject : Subject
+        Whom.
+    dtype, library : str
+        What its arrays are.
+    returns_lse : bool
+        Whether it returns (output, lse).
+    lse_tokens_first : bool
+        Whether the lse is (b, tq, h).
+    output_dtype, lse_dtype : str
+        The dtypes of what it returns; "" for no lse.
+    causal : str
+        The alignment of its causal mask.
+    """
+
+    subject: Subject
+    dtype: str
+    library: str
+    returns_lse: bool = False
+    lse_tokens_first: bool = False
+    output_dtype: str = ""
+    lse_dtype: str = ""
+    causal: str = "bottom-right"
+
+    def __call__(self, q, k, v, *, mask=None, causal=False, scale=None) -> Outcome:
+        """Call the kernel with float64 arrays (b, h, t, d) whose values are exact in the dtype.
+
+        Raises
+        ------
+        KernelRaisedError
+            If the kernel raises.
+        MalformedResultError
+            If the result has a wrong type, dtype or shape.
+        """
+        result = self._raw(q, k, v, mask=mask, causal=causal, scale=scale)
+        output, lse = result if isinstance(result, tuple) else (result, None)
+        b, h, tq, dv = *q.shape[:3], v.shape[-1]
+        output = self._swap(_floats(output, "the output", self._layout((b, h, tq, dv))))
+        if not self.returns_lse:
+            return Outcome(output, None)
+        lse = _floats(lse, "the lse", (b, tq, h) if self.lse_tokens_first else (b, h, tq))
+        lse = np.swapaxes(lse, 1, 2) if self.lse_tokens_first else lse
+        return Outcome(output, lse * log(2.0) if self.subject.lse == "2" else lse)
+
+    def _raw(self, q, k, v, *, mask, causal, scale):
+        keywords = self.subject.keywords
+        options = {}
+        if mask is not None:
+            mask = np.broadcast_to(mask, (*q.shape[:3], k.shape[2]))
+            options[keywords["mask"]] = to_library(mask, self.library, self.dtype)
+        if causal:
+            options[keywords["causal"]] = True
+        if scale is not None:
+            options[keywords["scale"]] = float(scale)
+        try:
+            arrays = [to_library(self._swap(x), self.library, self.dtype) for x in (q, k, v)]
+            # What a kernel warns of is no evidence; and warnings turned into errors must not change it.
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                return self.subject.kernel(*arrays, **options)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # some bindings raise panics that are no Exception
+            raise KernelRaisedError(one_line(error)) from error
+
+    def _layout(self, shape):
+        b, h, t, d = shape
+        return shape if self.subject.layout == "bhtd" else (b, t, h, d)
+
+    def _swap(self, x):
+        return x if self.subject.layout == "bhtd" else np.swapaxes(x, 1, 2)
+
+
+def prepare(subject: Subject, dtype: str) -> Calling:
+    """Find a way of calling a subject, by one small plain call.
+
+    Parameters
+    ----------
+    subject : Subject
+    dtype : str
+
+    Returns
+    -------
+    Calling
+
+    Raises
+    ------
+    SubjectError
+        If the call raises or returns no attention output, with every kind of array that was tried.
+    """
+    libraries = [subject.arrays] if subject.arrays else libraries_to_try()
+    reasons, cause = [], None
+    for library in libraries:
+        try:
+            calling = _first_call(subject, dtype, library)
+            return replace(calling, causal=subject.causal or _alignment(calling))
+        except (KernelRaisedError, MalformedResultError) as error:
+            reasons.append(f"{library} arrays: {error}")
+            cause = error
+    msg = (
+        f"subject {subject.name!r} gave no attention output for q, k, v of shape "
+        f"{_layout_shape(subject)} in {dtype} ({'; '.join(reasons)}); "
+        f"expected kernel(q, k, v) -> output or (output, lse)"
+    )
+    raise SubjectError(msg) from cause
+
+
+# b, h, t, d of the first call: sizes that every kernel takes, all different so that no axis can be mistaken.
+_PLAIN = (1, 2, 64, 32)
+
+
+def _layout_shape(subject):
+    b, h, t, d = _PLAIN
+    return _PLAIN if subject.layout == "bhtd" else (b, t, h, d)
+
+
+def _first_call(subject, dtype, library):
+    calling = Calling(subject, dtype, library)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.integers(-8, 9, _PLAIN) / 8.0 for _ in range(3))
+    result = calling._raw(q, k, v, mask=None, causal=False, scale=None)
+    pair = result if isinstance(result, tuple) else (result, None)
+    if len(pair) != 2:
+        msg = f"returned a tuple of {len(pair)} where an output or (output, lse) was expected"
+        raise MalformedResultError(msg)
+    output, lse = pair
+    if subject.arrays is None and library_of(output) not in (library, None):
+        msg = f"returned {type(output).__module__.split('.')[0]}.{type(output).__name__}"
+        raise MalformedResultError(msg)
+    _floats(output, "the output", calling._layout(_PLAIN))
+    b, h, t, _ = _PLAIN
+    shape = tuple(getattr(lse, "shape", ()))
+    if lse is not None and shape != (b, t, h):
+        _floats(lse, "the lse", (b, h, t))
+    return Calling(
+        subject,
+        dtype,
+        library,
+        returns_lse=lse is not None,
+        lse_tokens_first=shape == (b, t, h),
+        output_dtype=dtype_name(output),
+        lse_dtype="" if lse is None else dtype_name(lse),
+    )
+
+
+def _alignment(calling):
+    """Read the alignment of a causal mask off one call: with equal scores, the keys of row 0 have weight.
+
+    Whatever can't be read is left at softcarry's own rule, so that a check can say what is wrong.
+    """
+    if "causal" not in calling.subject.keywords:
+        return "bottom-right"
+    queries, keys = 3, 5
+    q, k = np.zeros((1, 1, queries, 8)), np.zeros((1, 1, keys, 8))
+    try:
+        output, _ = calling(q, k, np.eye(keys, 8)[None, None], causal=True)
+    except (KernelRaisedError, MalformedResultError):
+        return "bottom-right"
+    seen = np.count_nonzero(output[0, 0], axis=-1).tolist()
+    return "top-left" if seen == [1, 2, 3] else "bottom-right"
+
+
+def _floats(x, what, shape):
+    """The values of an array as float64, after a look at its type, dtype and shape."""
+    if library_of(x) is None:
+        msg = f"{what} is of type {type(x).__name__}, not an array"
+        raise MalformedResultError(msg)
+    if not is_floating(x):
+        msg = f"{what} has dtype {dtype_name(x)} where a floating dtype was expected"
+        raise MalformedResultError(msg)
+    if tuple(x.shape) != tuple(shape):
+        msg = f"{what} has shape {tuple(x.shape)} where {tuple(shape)} was expected"
+        raise MalformedResultError(msg)
+    return to_float64(x)
+
+
+def one_line(error: BaseException, limit: int = 160) -> str:
+    """An exception as one line: its type and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,73 @@
+"""From what a user names to a subject: a callable, a known name, or module:function."""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+from softcarry.auditing._calling import one_line
+from softcarry.auditing.subject import Subject
+from softcarry.auditing.subjects import load_subject
+from softcarry.errors import SubjectError
+
+
+def resolve(target: Any) -> Subject:
+    """The subject that a target stands for.
+
+    Parameters
+    ----------
+    target : Subject or callable or str
+        A string is the name of a known subject, or "module:function", where the function may also be a
+        ``Subject`` or an attribute of an attribute ("module:Class.method").
+
+    Returns
+    -------
+    Subject
+
+    Raises
+    ------
+    SubjectError
+        If the name is unknown (with the closest known one), the module does not import, or holds no such
+        callable.
+
+    Examples
+    --------
+    >>> resolve("math:hypot").name
+    'hypot'
+    """
+    if isinstance(target, Subject):
+        return target
+    if not isinstance(target, str):
+        return Subject(target)
+    return _import(target) if ":" in target else load_subject(target)
+
+
+def _import(spec):
+    module_name, _, path = spec.partition(":")
+    if not module_name or not path:
+        msg = f"a subject outside the known ones is named module:function; got {spec!r}"
+        raise SubjectError(msg)
+    try:
+        found = import_module(module_name)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            msg = (
+                f"there is no module {module_name!r} to import {spec!r} from; "
+                "run from the folder that holds it, or install it"
+            )
+        else:
+            msg = f"importing {module_name!r} for {spec!r} raised {one_line(error)}"
+        raise SubjectError(msg) from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            where = getattr(sys.modules[module_name], "__file__", None) or module_name
+            msg = f"{where} has no {path!r}; expected a kernel(q, k, v, ...) of that name"
+            raise SubjectError(msg)
+        found = getattr(found, name)
+    if isinstance(found, Subject):
+        return found
+    if not callable(found):
+        msg = f"{spec!r} is of type {type(found).__name__}; expected a kernel(q, k, v, ...) or a Subject"
+        raise SubjectError(msg)
+    return Subject(found)

@@ -1,0 +1,301 @@
+"""The examination: what a probe sees of one subject in one dtype, and where it puts what it finds."""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from softcarry.auditing._calling import (
+    Calling,
+    KernelRaisedError,
+    MalformedResultError,
+    Outcome,
+    prepare,
+)
+from softcarry.auditing.contract import Contract
+from softcarry.auditing.golden import Golden, golden_attention
+from softcarry.auditing.isolation import CrashedError, NotPortableError, call_in_fresh_process
+from softcarry.auditing.report import Curve, Fact, Finding, Severity, Skip, Verdict
+from softcarry.auditing.subject import Subject
+from softcarry.errors import SoftcarryError
+
+
+class CaseRefused(SoftcarryError):  # noqa: N818 - the kernel's answer, not the audit's error
+    """The kernel raised, lacks an option, or can't be called this way; the examination has noted it."""
+
+
+class CaseCrashed(SoftcarryError):  # noqa: N818
+    """The process that made the call died, or gave no answer in time; the message says how."""
+
+
+class Examination:
+    """What a probe sees of one subject in one dtype.
+
+    Arrays are float64 NumPy (b, h, t, d) on both sides of a call, whatever the kernel takes; inputs must be
+    exact in the dtype, which ``round`` sees to.
+
+    Parameters
+    ----------
+    subject : Subject
+    dtype : str
+        One of "float64", "float32", "bfloat16", "float16".
+    check : str
+        The name of the check, such as "EMPTY": it labels what is found and seeds ``rng``.
+    contract : Contract, optional
+    seed : int
+    calling : Calling, optional
+        A way of calling the subject that is known to work; by default one is looked for.
+
+    Attributes
+    ----------
+    findings, skipped, curves : list
+        What has been recorded.
+    facts : dict
+        Facts by name.
+
+    Raises
+    ------
+    SubjectError
+        If one small plain call gives no attention output.
+
+    Examples
+    --------
+    >>> def mean_of_values(q, k, v):
+    ...     return np.broadcast_to(v.mean(axis=2, keepdims=True), q.shape[:3] + v.shape[-1:])
+    >>> examination = Examination(Subject(mean_of_values, arrays="numpy"), "float32", check="REF")
+    >>> v = np.array([[[[1.0], [3.0]]]])
+    >>> examination.call(np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), v).output.item()
+    2.0
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        dtype: str,
+        *,
+        check: str = "",
+        contract: Contract | None = None,
+        seed: int = 0,
+        calling: Calling | None = None,
+    ):
+        self.subject = subject
+        self.dtype = dtype
+        self.check = check
+        self.contract = contract or Contract()
+        self.calling = calling or prepare(subject, dtype)
+        self.rng = np.random.default_rng([seed, crc32(check.encode()), crc32(dtype.encode())])
+        self.findings: list[Finding] = []
+        self.skipped: list[Skip] = []
+        self.curves: list[Curve] = []
+        self.facts: dict[str, Fact] = {}
+        self.calls = 0
+
+    @cached_property
+    def format(self):
+        """The FloatFormat of the dtype of q, k and v."""
+        from softcarry.numerics.formats import get_format
+
+        return get_format(self.dtype)
+
+    @cached_property
+    def output_format(self):
+        """The FloatFormat of the kernel's output, which need not be that of its inputs."""
+        from softcarry.numerics.formats import get_format
+
+        return get_format(self.calling.output_dtype)
+
+    @cached_property
+    def model(self):
+        """The CarryModel that the kernel is held to, for ``numerics.bounds.attention_error_bound``.
+
+        The carry format is the contract's; else what the subject declares; else float32, or float64 for
+        float64. Undeclared kernels may round P to a 16-bit dtype of their inputs, as fused kernels do.
+        """
+        from softcarry.numerics.bounds import CarryModel
+
+        declared = self.subject.carry_in(self.dtype)
+        working = "float64" if self.dtype == "float64" else "float32"
+        if declared is None:
+            declared = CarryModel(
+                l_format=working,
+                o_format=working,
+                p_format=self.dtype if self.dtype in ("bfloat16", "float16") else None,
+                score_format=working,
+            )
+        if self.contract.carry_format is not None:
+            format_ = self.contract.carry_format
+            declared = replace(declared, l_format=format_, o_format=format_)
+        return declared
+
+    @property
+    def causal(self) -> str:
+        """The alignment of the kernel's causal mask: the contract's, else declared, else read off a call."""
+        return self.contract.causal or self.calling.causal
+
+    def can(self, option: str) -> bool:
+        """Whether the kernel takes "mask", "causal" or "scale", or returns an "lse"."""
+        return self.calling.returns_lse if option == "lse" else option in self.subject.keywords
+
+    def round(self, x) -> np.ndarray:
+        """Round numbers to the dtype, to nearest even, and give them back as float64."""
+        return np.asarray(self.format.round(np.asarray(x, np.float64)), np.float64)
+
+    def golden(self, q, k, v, *, mask=None, causal=False, scale=None) -> Golden:
+        """The exact answer to the same call, with the kernel's own causal alignment."""
+        return golden_attention(q, k, v, mask=mask, causal=self.causal if causal else False, scale=scale)
+
+    def bound(self, q, k, v, *, mask=None, causal=False, scale=None):
+        """The a-priori bound on the error of the same call, by ``numerics.bounds.attention_error_bound``.
+
+        Returns
+        -------
+        AttentionBound
+            output (b, h, tq, dv) and lse (b, h, tq), for the kernel's ``model``.
+        """
+        from softcarry.numerics.bounds import attention_error_bound
+
+        golden = self.golden(q, k, v, mask=mask, causal=causal, scale=scale)
+        factor = 1.0 / np.sqrt(q.shape[-1]) if scale is None else abs(scale)
+        magnitudes = factor * np.matmul(np.abs(q), np.swapaxes(np.abs(k), -1, -2))
+        return attention_error_bound(
+            golden.scores,
+            magnitudes,
+            v,
+            depth=q.shape[-1],
+            input_format=self.format,
+            model=self.model,
+            output_format=self.output_format,
+            lse_format=self.calling.lse_dtype or "float32",
+        )
+
+    def call(self, q, k, v, *, mask=None, causal=False, scale=None) -> Outcome:
+        """Call the kernel.
+
+        Parameters
+        ----------
+        q, k, v : ndarray
+            float64 (b, h, tq, d), (b, h, tk, d), (b, h, tk, dv), exact in the dtype. Keep dv = d unless that
+            is the question: many kernels refuse any other.
+        mask : ndarray, optional
+            Broadcastable to (b, h, tq, tk): boolean, True = attend, or floating, added to the scores.
+        causal : bool
+            Aligned as ``self.causal`` says.
+        scale : float, optional
+            Default: not handed over, which means 1/√d.
+
+        Returns
+        -------
+        Outcome
+            output (b, h, tq, dv) and lse (b, h, tq) or None, float64.
+
+        Raises
+        ------
+        CaseRefused
+            If the kernel raises, lacks one of the options, or returns something malformed. The first two are
+            recorded as skipped, the last as a finding.
+        """
+        return self._call(self.calling, q, k, v, mask=mask, causal=causal, scale=scale)
+
+    def call_isolated(self, q, k, v, *, time_limit=60.0, **options) -> Outcome:
+        """Call the kernel in a fresh process, for calls that may kill it.
+
+        Parameters
+        ----------
+        q, k, v, **options
+            As for ``call``.
+        time_limit : float
+            Seconds.
+
+        Returns
+        -------
+        Outcome
+
+        Raises
+        ------
+        CaseRefused
+            As for ``call``; also if the kernel can't be sent to another process.
+        CaseCrashed
+            If the process dies or the time is over.
+        """
+
+        def elsewhere(*arrays, **keywords):
+            try:
+                return call_in_fresh_process(self.calling, *arrays, time_limit=time_limit, **keywords)
+            except CrashedError as error:
+                raise CaseCrashed(str(error)) from None
+
+        return self._call(elsewhere, q, k, v, **options)
+
+    def _call(self, function, q, k, v, *, mask=None, causal=False, scale=None):
+        case = _describe(q, k, v, mask, causal, scale)
+        wanted = {"mask": mask is not None, "causal": causal, "scale": scale is not None}
+        lacking = [name for name, used in wanted.items() if used and not self.can(name)]
+        if lacking:
+            reason = f"the kernel takes no {' and no '.join(lacking)}"
+            self.skip(case, reason)
+            raise CaseRefused(reason)
+        try:
+            outcome = function(q, k, v, mask=mask, causal=causal, scale=scale)
+        except KernelRaisedError as error:
+            reason = f"the kernel raised {error}"
+            self.skip(case, reason)
+            raise CaseRefused(reason) from None
+        except NotPortableError as error:
+            self.skip(case, str(error))
+            raise CaseRefused(str(error)) from None
+        except MalformedResultError as error:
+            self.fail(
+                f"malformed result: {error}",
+                evidence={"call": case},
+                remedy="return floating arrays (b, h, tq, dv) and (b, h, tq) for every shape of the inputs",
+            )
+            raise CaseRefused(str(error)) from None
+        self.calls += 1
+        return outcome
+
+    def fail(self, message: str, *, evidence: dict[str, Any], remedy: str) -> None:
+        """Record a finding that breaks the contract or an error bound."""
+        self._find("error", message, evidence, remedy)
+
+    def warn(self, message: str, *, evidence: dict[str, Any], remedy: str) -> None:
+        """Record a finding that is within the contract and worth knowing."""
+        self._find("warning", message, evidence, remedy)
+
+    def _find(self, severity: Severity, message, evidence, remedy):
+        self.findings.append(Finding(self.check, severity, message, dict(evidence), remedy, self.dtype))
+
+    def skip(self, what: str, reason: str) -> None:
+        """Record that something is not examined; the same thing is recorded once."""
+        entry = Skip(self.check, what, reason, self.dtype)
+        if entry not in self.skipped:
+            self.skipped.append(entry)
+
+    def fact(self, name: str, value: Any, confidence: float, evidence: str) -> None:
+        """Record something inferred about the kernel: it goes to the report's profile."""
+        self.facts[name] = Fact(value, float(confidence), evidence)
+
+    def curve(self, curve: Curve) -> None:
+        """Record an error curve."""
+        self.curves.append(replace(curve, check=self.check, dtype=self.dtype))
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the check has ended so far."""
+        severities = {finding.severity for finding in self.findings}
+        outcome = "fail" if "error" in severities else "warn" if severities else "pass"
+        if outcome == "pass" and self.skipped and not self.calls:
+            outcome = "skip"
+        return Verdict(self.check, self.dtype, outcome, self.calls)
+
+
+def _describe(q, k, v, mask, causal, scale):
+    parts = [f"q {q.shape}, k {k.shape}, v {v.shape}"]
+    if mask is not None:
+        parts.append("boolean mask" if np.asarray(mask).dtype == bool else "additive mask")
+    if causal:
+        parts.append("causal")
+    if scale is not None:
+        parts.append(f"scale {scale:g}")
+    return ", ".join(parts)

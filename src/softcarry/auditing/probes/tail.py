@@ -1,0 +1,227 @@
+"""TAIL: is the output right for every shape, also where blocks don't come out even?
+
+Question
+    Kernels work in blocks of keys, queries and channels. What happens to the last, partial one?
+Input
+    n from 1 to 1025 keys, 1 to 257 queries, d from 1 to 512, dv apart from d: powers of two, their neighbours,
+    and odd sizes between. Per shape four heads: normal data; scores well below 0, among which a padded key of
+    score 0 would dominate; a last key with most of the weight; and equal scores with integer values.
+Conclusion
+    The shapes that fail, and what they have in common. A single key must come back bit for bit, and so must
+    the mean of integers over 2^k keys: then every weight, sum and quotient is exact in float32.
+Tolerance
+    The master bound, componentwise; equality for the exact cases, where a difference within the bound is a
+    warning.
+Source
+    Exact cases: e^0 = 1, and sums of integers below 2^24 are exact in float32 in every order (IEEE 754). They
+    are the anchors that a correlation or a relative norm lacks.
+Public faults of this kind
+    pytorch#159247 (unmasked tail keys), pytorch#147284 (odd widths), jax#27224, tiny-flash-attention#12 (sizes
+    that are no power of two), tt-metal#51927 (a single key does not come back), pytorch#193728.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from softcarry.auditing.examination import CaseRefused
+from softcarry.auditing.shape_pattern import describe_sizes
+from softcarry.auditing.tolerance import compare
+
+KEYS = (
+    (1, 2, 3, 7, 8, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 513)
+    + (543, 545, 577, 639, 640, 703, 705, 767, 769, 831, 895, 897, 959, 1000, 1021, 1023, 1024, 1025)
+)  # fmt: skip
+QUERIES = (1, 2, 3, 7, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 191, 192, 193, 255, 257)
+DEPTHS = (1, 7, 8, 16, 32, 40, 59, 64, 80, 96, 128, 256, 512)
+VALUE_DEPTHS = (1, 7, 32, 40, 64, 80, 128, 256)
+RAGGED = ((33, 65), (129, 67), (513, 33), (1000, 77))
+PLAIN = 64
+
+
+class Shape(NamedTuple):
+    """One shape: queries, keys, d, dv."""
+
+    queries: int
+    keys: int
+    depth: int
+    value_depth: int
+
+
+class Sweep(NamedTuple):
+    """Shapes that differ in one size: its name, what is fixed, the sizes, and a shape for each."""
+
+    name: str
+    fixed: str
+    sizes: tuple[int, ...]
+    shapes: tuple[Shape, ...]
+
+
+class Verdict(NamedTuple):
+    """What one shape gave: error / bound, and whether the exact cases were exact (None if there are none)."""
+
+    excess: float
+    exact: bool | None
+
+
+def sweeps():
+    """The sweeps of this check; sizes that are not swept are 64, or 1 query as in decoding."""
+    p = PLAIN
+    return (
+        Sweep("n", "", KEYS, tuple(Shape(p, n, p, p) for n in KEYS)),
+        Sweep("n", " with one query", KEYS, tuple(Shape(1, n, p, p) for n in KEYS)),
+        Sweep("tq", "", QUERIES, tuple(Shape(t, p, p, p) for t in QUERIES)),
+        Sweep("d", "", DEPTHS, tuple(Shape(p, p, d, d) for d in DEPTHS)),
+        Sweep("dv", f" with d = {p}", VALUE_DEPTHS, tuple(Shape(p, p, p, dv) for dv in VALUE_DEPTHS)),
+        Sweep(
+            "n",
+            " with tq uneven too",
+            tuple(n for n, _ in RAGGED),
+            tuple(Shape(t, n, p, p) for n, t in RAGGED),
+        ),
+    )
+
+
+def probe(examination):
+    """Call the kernel with every shape and describe those that fail.
+
+    Parameters
+    ----------
+    examination : Examination
+        At most one finding for each of n, tq, d and dv, one for inexact exact cases, go to it.
+    """
+    known = {}
+    reported, inexact = set(), []
+    tried = failed = 0
+    found = []
+    for sweep in sweeps():
+        failing, passing = [], []
+        for size, shape in zip(sweep.sizes, sweep.shapes, strict=True):
+            if shape not in known:
+                known[shape] = _try(examination, shape)
+            verdict = known[shape]
+            if verdict is None:
+                continue
+            (passing if verdict.excess <= 1.0 else failing).append((size, shape))
+            if verdict.excess <= 1.0 and verdict.exact is False:
+                inexact.append(shape)
+        tried, failed = tried + len(failing) + len(passing), failed + len(failing)
+        if failing:
+            found.append((sweep, failing, passing))
+    if failed == tried and tried:
+        _report_all(examination, known)
+        return
+    for sweep, failing, passing in found:
+        if sweep.name not in reported:
+            reported.add(sweep.name)
+            _report(examination, sweep, failing, passing, known)
+    if inexact:
+        _report_inexact(examination, sorted(set(inexact)))
+
+
+def _try(examination, shape):
+    q, k, v = problem(examination, shape)
+    try:
+        output = examination.call(q, k, v).output
+    except CaseRefused:
+        return None
+    comparison = compare(examination, q, k, v, output)
+    exact = None
+    model = examination.model
+    if _wide(model.l_format) and _wide(model.o_format):
+        if shape.keys == 1:
+            exact = bool((output == v).all())
+        elif shape.keys & (shape.keys - 1) == 0:
+            mean = examination.output_format.round(v[:, 3:].mean(axis=2, keepdims=True))
+            exact = bool((output[:, 3:] == mean).all())
+    return Verdict(float(comparison.worst()), exact)
+
+
+def problem(examination, shape):
+    """q, k and v of one shape, four heads: normal, low scores, heavy last key, equal scores.
+
+    Parameters
+    ----------
+    examination : Examination
+        Gives the generator and the rounding.
+    shape : Shape
+
+    Returns
+    -------
+    q, k, v : ndarray
+        (1, 4, t, d) float64, exact in the dtype.
+    """
+    rng = examination.rng
+    queries, keys, depth, value_depth = shape
+    q = rng.standard_normal((1, 4, queries, depth))
+    k = rng.standard_normal((1, 4, keys, depth))
+    v = rng.standard_normal((1, 4, keys, value_depth))
+    # The first coordinate sets the level of the scores, which is k's times √d/√d.
+    q[:, 1:3, :, 0] = np.sqrt(depth)
+    k[:, 1, :, 0] -= 6.0
+    k[:, 2, -1, 0] = np.log(keys) + 3.0
+    q[:, 3] = 0.0
+    v[:, 3] = rng.integers(-4, 5, (keys, value_depth))
+    return tuple(examination.round(x) for x in (q, k, v))
+
+
+def _wide(name):
+    from softcarry.numerics.formats import get_format
+
+    return get_format(name).mantissa_bits >= 23
+
+
+def _report(examination, sweep, failing, passing, known):
+    pattern = describe_sizes(sweep.name, [size for size, _ in failing], [size for size, _ in passing])
+    worst = max((shape for _, shape in failing), key=lambda shape: known[shape].excess)
+    examination.fail(
+        f"wrong for {pattern}{sweep.fixed}: {_times(known[worst].excess)} at q {_q(worst)}, k {_k(worst)}",
+        evidence={
+            "size": sweep.name,
+            "failing": [size for size, _ in failing],
+            "passing": [size for size, _ in passing],
+            "pattern": pattern,
+            "error_over_bound": {str(size): known[shape].excess for size, shape in failing},
+        },
+        remedy={
+            "n": "mask the keys beyond n in the last block with −inf before the maximum, and keep it in l and o",
+            "tq": "guard the rows beyond tq, and index the last query block by its own length",
+            "d": "scale by the true 1/√d, not the padded one, and fill padded channels with zeros",
+            "dv": "take the width of the output from v, not from q",
+        }[sweep.name],
+    )
+
+
+def _report_all(examination, known):
+    shapes = [shape for shape in known if known[shape] is not None]
+    least = min(shapes, key=lambda shape: known[shape].excess)
+    examination.fail(
+        f"wrong for every shape tried, at best by {_times(known[least].excess)}: not a matter of tails, see REF",
+        evidence={"shapes": len(shapes), "least_error_over_bound": known[least].excess},
+        remedy="start from the plain case of 64 queries and 64 keys",
+    )
+
+
+def _report_inexact(examination, shapes):
+    single = [shape for shape in shapes if shape.keys == 1]
+    what = "a single key does not come back bit for bit" if single else (
+        "the mean of integers over 2^k keys is not exact"
+    )
+    first = (single or shapes)[0]
+    examination.warn(
+        f"{what}, as at q {_q(first)}, k {_k(first)}: within the bound, but float32 is exact there",
+        evidence={"shapes": [shape._asdict() for shape in shapes]},
+        remedy="divide by l once, at the end, and let the exponential of 0 be exactly 1",
+    )
+
+
+def _times(excess):
+    return f"{excess:.2g} times the bound" if np.isfinite(excess) else "no finite output"
+
+
+def _q(shape):
+    return f"({shape.queries}, {shape.depth})"
+
+
+def _k(shape):
+    return f"({shape.keys}, {shape.depth})"

@@ -1,0 +1,151 @@
+"""The subject: a kernel under audit, and what calls alone can't tell about it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from softcarry.errors import OptionError, SubjectError
+
+if TYPE_CHECKING:
+    from softcarry.numerics.bounds import CarryModel
+
+ARRAYS = ("torch", "numpy", "jax")
+LAYOUTS = ("bhtd", "bthd")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+ALIASES = {
+    "mask": ("mask", "attn_mask"),
+    "causal": ("causal", "is_causal"),
+    "scale": ("scale",),
+}
+"""The options that the audit knows, each with the keywords under which kernels take it."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel, seen only through calls, with what can't be found out by calling.
+
+    Parameters
+    ----------
+    kernel : callable
+        ``kernel(q, k, v, **options)`` returning the output, or ``(output, lse)``. q is (b, h, tq, d), k is
+        (b, h, tk, d), v is (b, h, tk, dv), the output (b, h, tq, dv), the lse (b, h, tq).
+    name : str, optional
+        Default: the kernel's own name.
+    arrays : {"torch", "numpy", "jax"}, optional
+        The library whose arrays the kernel takes. By default they are tried; see ``softcarry.audit``.
+    layout : {"bhtd", "bthd"}
+        Axes of q, k, v and the output.
+    dtypes : iterable of str
+        The dtypes to audit: "float64", "float32", "bfloat16", "float16".
+    options : iterable of str or mapping, optional
+        The options that the kernel takes, of "mask", "causal" and "scale" or the aliases "attn_mask" and
+        "is_causal"; a mapping gives the keyword for each. The default reads the signature. Masks are handed
+        over as booleans, True = attend, or as floats in the kernel's dtype, to be added to the scores.
+    lse : {"e", "2"}, optional
+        Unit of a returned lse: natural log or log2. Undeclared, it is taken for natural, and check LSE says
+        whether it is.
+    control : bool
+        True for a kernel that is known to be wrong and shows what failure looks like: an audit's exit code
+        does not count it.
+    carry : CarryModel or mapping, optional
+        What the kernel's carry is declared to be made of; a mapping gives one for each dtype.
+    causal : {"bottom-right", "top-left"}, optional
+        Alignment of the causal mask where tq ≠ tk. Undeclared, it is read off one call.
+
+    Raises
+    ------
+    SubjectError
+        If the kernel can't be called.
+    OptionError
+        If another argument is none of the above.
+
+    Examples
+    --------
+    >>> def mean_of_values(q, k, v, *, is_causal=False): ...
+    >>> subject = Subject(mean_of_values, arrays="numpy")
+    >>> subject.name, subject.keywords
+    ('mean_of_values', {'causal': 'is_causal'})
+    """
+
+    kernel: Callable[..., Any]
+    name: str = ""
+    arrays: str | None = None
+    layout: str = "bhtd"
+    dtypes: tuple[str, ...] = ("float32",)
+    options: Iterable[str] | Mapping[str, str] | None = None
+    lse: str | None = None
+    control: bool = False
+    carry: "CarryModel | Mapping[str, CarryModel] | None" = None
+    causal: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.kernel):
+            msg = f"a subject is a callable kernel(q, k, v, ...); got {type(self.kernel).__name__}"
+            raise SubjectError(msg)
+        _one_of("arrays", self.arrays, (None, *ARRAYS))
+        _one_of("layout", self.layout, LAYOUTS)
+        _one_of("lse", self.lse, (None, "e", "2"))
+        _one_of("causal", self.causal, (None, "bottom-right", "top-left"))
+        dtypes = (self.dtypes,) if isinstance(self.dtypes, str) else tuple(self.dtypes)
+        for dtype in dtypes:
+            _one_of("a dtype", dtype, DTYPES)
+        object.__setattr__(self, "dtypes", dtypes)
+        object.__setattr__(self, "name", self.name or _name_of(self.kernel))
+        object.__setattr__(self, "_keywords", _keywords(self.kernel, self.options))
+
+    @property
+    def keywords(self) -> dict[str, str]:
+        """The options that the kernel takes, each with its keyword."""
+        return dict(self._keywords)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def carry_in(self, dtype: str) -> "CarryModel | None":
+        """The declared carry for inputs of ``dtype``, or None."""
+        return self.carry.get(dtype) if isinstance(self.carry, Mapping) else self.carry
+
+
+def _one_of(what, value, choices):
+    if value not in choices:
+        legal = ", ".join(repr(choice) for choice in choices)
+        msg = f"{what} of a subject is one of {legal}; got {value!r}"
+        raise OptionError(msg)
+
+
+def _name_of(kernel):
+    name = getattr(kernel, "__name__", None)
+    return name if isinstance(name, str) and name else type(kernel).__name__
+
+
+def _keywords(kernel, options):
+    if options is None:
+        return _keywords_in_signature(kernel)
+    if isinstance(options, Mapping):
+        pairs = dict(options)
+    else:
+        options = (options,) if isinstance(options, str) else options
+        pairs = {_meaning(keyword): keyword for keyword in options}
+    for meaning in pairs:
+        _one_of("an option", meaning, tuple(ALIASES))
+    return pairs
+
+
+def _meaning(keyword):
+    for meaning, keywords in ALIASES.items():
+        if keyword in keywords:
+            return meaning
+    return keyword
+
+
+def _keywords_in_signature(kernel):
+    import inspect
+
+    try:
+        parameters = inspect.signature(kernel).parameters
+    except (TypeError, ValueError):  # compiled functions need not have a signature
+        return {}
+    named = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+    found = {}
+    for meaning, keywords in ALIASES.items():
+        taken = [keyword for keyword in keywords if keyword in named[3:]]
+        if taken:
+            found[meaning] = taken[0]
+    return found

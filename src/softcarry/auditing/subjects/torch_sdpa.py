@@ -1,0 +1,93 @@
+"""torch's scaled_dot_product_attention on a CPU as subjects.
+
+Observed with torch 2.13: the public function hides the lse of its flash path, so that path is audited through
+the operator beneath it, which returns (output, lse). The operator takes additive masks only; booleans are
+turned into 0 and −inf here, as the public function does. Both causal masks are aligned top-left.
+"""
+
+from softcarry.auditing.subject import Subject
+from softcarry.auditing.subjects import KNOWN
+
+
+def flash() -> Subject:
+    """The CPU flash attention operator.
+
+    Returns
+    -------
+    Subject
+        Takes mask, is_causal and scale, separately and together. Its P is rounded to the dtype of its inputs
+        (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+    """
+    return _subject("torch-sdpa-flash", flash_kernel)
+
+
+def math() -> Subject:
+    """The MATH path of the public function, which computes the whole score matrix.
+
+    Returns
+    -------
+    Subject
+        Takes mask, is_causal and scale; refuses a mask beside is_causal. Returns no lse.
+    """
+    return _subject("torch-sdpa-math", math_kernel)
+
+
+def _subject(name, kernel):
+    return Subject(
+        kernel,
+        name=name,
+        arrays="torch",
+        dtypes=KNOWN[name].dtypes,
+        lse="e" if kernel is flash_kernel else None,
+        causal="top-left",
+    )
+
+
+def flash_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    """Call the operator beneath ``F.scaled_dot_product_attention``'s flash path.
+
+    Parameters
+    ----------
+    q, k, v : torch.Tensor
+        (b, h, tq, d), (b, h, tk, d), (b, h, tk, d).
+    attn_mask : torch.Tensor, optional
+        Boolean, True = attend, or floating in the dtype of q.
+    is_causal : bool
+    scale : float, optional
+
+    Returns
+    -------
+    output, lse : torch.Tensor
+        (b, h, tq, d) in the dtype of q, and (b, h, tq) float32. An empty row has output 0 and lse 0. The
+        process dies if tk is 0.
+    """
+    import torch
+
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros(attn_mask.shape, dtype=q.dtype).masked_fill(~attn_mask, float("-inf"))
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return operator(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)
+
+
+def math_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+    """Call ``F.scaled_dot_product_attention`` with only its MATH path allowed.
+
+    Parameters
+    ----------
+    q, k, v : torch.Tensor
+        (b, h, tq, d), (b, h, tk, d), (b, h, tk, dv).
+    attn_mask : torch.Tensor, optional
+        Boolean, True = attend, or floating in the dtype of q.
+    is_causal : bool
+    scale : float, optional
+
+    Returns
+    -------
+    torch.Tensor
+        (b, h, tq, dv) in the dtype of q. An empty row has output 0.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale)

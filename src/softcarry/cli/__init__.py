@@ -1,0 +1,103 @@
+"""The command line: ``softcarry COMMAND``, one file a command, loaded when it is called.
+
+Exit status of every command: 0 nothing found, 1 findings, 2 wrong usage or the work could not be done.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+from softcarry._version import __version__
+from softcarry.cli._console import report_error
+from softcarry.cli._help import HelpPages
+from softcarry.errors import SoftcarryError
+
+NOTHING_FOUND, FINDINGS, CANNOT_RUN = 0, 1, 2
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""What a shell reports for a process that SIGINT or SIGPIPE ended."""
+
+app = App(
+    name="softcarry",
+    help=(
+        "The carry of softmax attention: watch it, see where a format stops being accurate, and audit "
+        "attention kernels."
+    ),
+    help_epilogue=(
+        "Exit status: 0 nothing found, 1 findings, 2 wrong usage or cannot run.\n"
+        "Every command takes --debug, which shows the traceback of an error."
+    ),
+    help_format="plaintext",
+    help_formatter=HelpPages(),
+    version=__version__,
+    default_parameter=Parameter(negative=""),
+    suppress_keyboard_interrupt=False,
+)
+for _command in ("audit", "subjects", "plan", "trace", "stagnation", "envelope"):
+    app.command(f"softcarry.cli.{_command}:{_command}", name=_command)
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Parameters
+    ----------
+    tokens : sequence of str, optional
+        The arguments; None takes those of the process. ``--debug`` may stand before or after the command.
+
+    Returns
+    -------
+    int
+        0 nothing found, 1 findings, 2 wrong usage or cannot run, 130 interrupted, 141 the reader of stdout
+        went away. Errors are one line on stderr, with a traceback only under ``--debug``.
+
+    Examples
+    --------
+    >>> from softcarry.cli import main
+    >>> main(["trace", "--help"]) # doctest: +ELLIPSIS
+    Usage: softcarry trace ...
+    """
+    arguments, debug = _without_debug(sys.argv[1:] if tokens is None else tokens)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            # A terminal of an old encoding shows "?" for a block character rather than failing.
+            stream.reconfigure(errors="replace")
+    try:
+        status = app(
+            arguments, exit_on_error=False, print_error=False, verbose=False, result_action="return_value"
+        )
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        report_error("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        report_error(_message(error))
+        return CANNOT_RUN
+    return status if isinstance(status, int) else NOTHING_FOUND
+
+
+def _without_debug(tokens: Sequence[str]) -> tuple[list[str], bool]:
+    """Take ``--debug`` out of the options, wherever it stands; what follows ``--`` is never an option."""
+    tokens = list(tokens)
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    options = [token for token in tokens[:end] if token != "--debug"]
+    return options + tokens[end:], len(options) < end
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, CycloptsError):
+        return str(error)
+    if isinstance(error, SoftcarryError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}"
+    return f"unexpected {type(error).__name__}: {error}; --debug shows where"

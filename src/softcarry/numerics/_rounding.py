@@ -1,0 +1,205 @@
+"""Rounding one float64 to a narrower binary format, compiled: the innermost step of every emulation here.
+
+A finite x lies in the binade of 2^e = 2^floor(log2|x|); with t stored mantissa bits its neighbours in the
+format are multiples of the quantum 2^(max(e, e_min) - t). The binade is read from the bit pattern: a
+logarithm is wrong next to powers of two.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+NEAREST_EVEN = 0
+NEAREST_AWAY = 1
+TOWARD_ZERO = 2
+UP = 3
+DOWN = 4
+STOCHASTIC = 5
+
+MODES = {
+    "nearest-even": NEAREST_EVEN,
+    "nearest-away": NEAREST_AWAY,
+    "toward-zero": TOWARD_ZERO,
+    "up": UP,
+    "down": DOWN,
+    "stochastic": STOCHASTIC,
+}
+
+_EXPONENT_BITS = np.int64(0x7FF0000000000000)
+_LARGEST_FLOAT64 = np.finfo(np.float64).max
+
+
+class Rounding(NamedTuple):
+    """What a compiled loop needs to know of a format and a mode, as plain numbers.
+
+    Attributes
+    ----------
+    mode : int
+        One of the constants of this module.
+    smallest_normal : float
+        2^e_min.
+    steps : float
+        2^t, the number of steps in a binade.
+    dropped_bits : int
+        52 − t, how many mantissa bits of a float64 the format does not keep.
+    below_half : int
+        Half a quantum less one, in units of float64's last bit; 0 when no bit is dropped.
+    odd : int
+        1, or 0 when no bit is dropped: selects the last kept bit, which decides a tie.
+    kept : int
+        The mask of the bits kept.
+    subnormal_shifter : float
+        2^(e_min + 52 − t): float64 numbers of that binade are spaced like the format's subnormal numbers.
+    largest : float
+        The largest finite value.
+    overflow : float
+        What a magnitude beyond ``largest`` becomes: inf, NaN, or ``largest`` when saturating.
+    exact : bool
+        True for float64, whose rounding is the identity.
+    innocuous : bool
+        True if rounding to nearest even the float64 sum of two numbers of the format equals rounding
+        their exact sum (see `rounded_sum`).
+    """
+
+    mode: int
+    smallest_normal: float
+    steps: float
+    dropped_bits: int
+    below_half: int
+    odd: int
+    kept: int
+    subnormal_shifter: float
+    largest: float
+    overflow: float
+    exact: bool
+    innocuous: bool
+
+
+@njit(inline="always")
+def binade(x, smallest_normal):
+    """The power of two at or below \\|x\\|, but never below ``smallest_normal``."""
+    power = np.int64(np.float64(x).view(np.int64) & _EXPONENT_BITS).view(np.float64)
+    return max(power, smallest_normal)
+
+
+@njit(inline="always")
+def round_nearest_even(x, rounding):
+    """Round to nearest, ties to even, whatever ``rounding.mode``: branch-free, so that a loop vectorises.
+
+    Adding half a quantum to the bit pattern and clearing the bits that are not kept rounds a normal number,
+    the carry running into the exponent where it should; adding and subtracting the shifter lets float64's
+    own rounding do it for a subnormal one. Integers have a latency of one cycle, which is what a sequential
+    sum waits for.
+    """
+    magnitude = abs(x)
+    bits = np.float64(magnitude).view(np.int64)
+    tie_breaker = (bits >> rounding.dropped_bits) & rounding.odd
+    normal = np.int64((bits + rounding.below_half + tie_breaker) & rounding.kept).view(np.float64)
+    subnormal = (magnitude + rounding.subnormal_shifter) - rounding.subnormal_shifter
+    rounded = subnormal if magnitude < rounding.smallest_normal else normal
+    rounded = rounding.overflow if rounded > rounding.largest else rounded
+    # The bits of NaN were rounded too, and may even have become those of a number.
+    rounded = x if x != x else rounded
+    return math.copysign(rounded, x)
+
+
+@njit
+def round_any(x, rounding, uniform):
+    """Round by ``rounding.mode``; ``uniform`` in [0, 1) is used by stochastic rounding only.
+
+    Scaling by a power of two is exact, so every mode is a choice between two neighbouring integers.
+    Directed modes overflow as IEEE 754 says: towards the largest finite value when that is the direction.
+    """
+    if math.isnan(x):
+        return x
+    if math.isinf(x):
+        return math.copysign(rounding.overflow, x)
+    magnitude = abs(x)
+    outward = (rounding.mode == UP and x > 0.0) or (rounding.mode == DOWN and x < 0.0)
+    if magnitude <= 2.0 * rounding.largest:
+        quantum = binade(x, rounding.smallest_normal) / rounding.steps
+        scaled = magnitude / quantum
+        below = math.floor(scaled)
+        part = scaled - below
+        if rounding.mode == NEAREST_EVEN:
+            away = part > 0.5 or (part == 0.5 and np.int64(below) & 1 == 1)
+        elif rounding.mode == NEAREST_AWAY:
+            away = part >= 0.5
+        elif rounding.mode == STOCHASTIC:
+            away = uniform < part
+        else:
+            away = outward and part > 0.0
+        magnitude = (below + (1.0 if away else 0.0)) * quantum
+    if magnitude > rounding.largest:
+        inward = rounding.mode == TOWARD_ZERO or (rounding.mode in (UP, DOWN) and not outward)
+        magnitude = rounding.largest if inward else rounding.overflow
+    return math.copysign(magnitude, x)
+
+
+@njit(inline="always")
+def sum_to_odd(a, b):
+    """The sum of two float64 numbers rounded to odd: kept if exact, else the neighbour with an odd last bit.
+
+    A number that was rounded to odd remembers on which side of everything coarser the exact sum lies, so
+    rounding it again, in any mode, to a format at least two bits narrower rounds the exact sum (Boldo and
+    Melquiond, IEEE Trans. Computers 57(4), 2008). The error of the sum is TwoSum's (Knuth; Møller 1965).
+    """
+    total = a + b
+    if math.isinf(total) and not math.isinf(a) and not math.isinf(b):
+        return math.copysign(_LARGEST_FLOAT64, total)
+    virtual = total - a
+    error = (a - (total - virtual)) + (b - virtual)
+    bits = np.float64(total).view(np.int64)
+    if error != 0.0 and not math.isnan(error) and bits & 1 == 0:
+        # Towards the error: bit patterns of equal sign are ordered like magnitudes.
+        bits += 1 if (error > 0.0) == (total > 0.0) else -1
+    return np.int64(bits).view(np.float64)
+
+
+@njit
+def rounded_sum(a, b, rounding, uniform):
+    """The exact a + b, rounded once by ``rounding.mode``.
+
+    Forming a + b in float64 and rounding again would round twice. That is innocuous for nearest even when
+    53 >= 2p + 2 for the precision p = t + 1 (Figueroa, SIGNUM Newsletter 30(3), 1995), and never for
+    directed or stochastic rounding: there a term below the last place of float64 must still count.
+    """
+    if rounding.innocuous:
+        return round_nearest_even(a + b, rounding)
+    total = sum_to_odd(a, b)
+    if total == 0.0 and rounding.mode == DOWN and math.copysign(1.0, a) != math.copysign(1.0, b):
+        return -0.0  # IEEE 754-2019, section 6.3
+    return round_any(total, rounding, uniform)
+
+
+@njit(inline="always")
+def scramble(seed, counter):
+    """64 random bits from a seed and a counter: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    z = np.uint64(seed) + np.uint64(counter) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@njit(inline="always")
+def uniform(seed, counter):
+    """A number in [0, 1), a multiple of 2^-53, from a seed and a counter.
+
+    Counting instead of keeping a state makes the draw of an element independent of how the work is
+    split over threads.
+    """
+    return np.float64(scramble(seed, counter) >> np.uint64(11)) * 2.0**-53
+
+
+@njit(cache=True)
+def round_all(x, rounding, seed, out):
+    """Round every element of the one-dimensional ``x`` into ``out``; element i uses draw i of ``seed``."""
+    if rounding.mode == NEAREST_EVEN:
+        for i in range(x.size):
+            out[i] = round_nearest_even(x[i], rounding)
+    else:
+        for i in range(x.size):
+            draw = uniform(seed, i) if rounding.mode == STOCHASTIC else 0.0
+            out[i] = round_any(np.float64(x[i]), rounding, draw)
