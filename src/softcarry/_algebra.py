@@ -1,13 +1,14 @@
-"""The formulas of the carry, on bare arrays m, l (...,) and o (..., dv): summarise a block, combine summaries.
+"""The formulas of the carry on bare arrays m, l (...,) and o (..., dv): summarise a block, combine summaries.
 
-Three devices recur. Where m = −inf the shift is 0, so that −inf − (−inf) is never formed. Whatever belongs to a
-masked score or to an empty part is selected away before it is used, never multiplied by 0, which keeps NaN and
-infinity behind it out of the result and out of the gradient (a NaN times the zero that ``where`` sends
+Three devices recur. Where m = −inf the shift is 0, so that −inf − (−inf) is never formed. Whatever belongs to
+a masked score or to an empty part is selected away before it is used, never multiplied by 0, which keeps NaN
+and infinity behind it out of the result and out of the gradient (a NaN times the zero that ``where`` sends
 back is a NaN). And what must add nothing adds −0.0, the one number that leaves both zeros as they are.
 """
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -63,20 +64,20 @@ def bounded_maximum(xp: Namespace, largest: Array, bound: Array) -> Array:
 def summarise(
     xp: Namespace, scores: Array, values: Array | None, *, bound: Array | None, base: str
 ) -> Summary:
-    """Return the summary of scores (..., n) and values (..., n, dv), n ≥ 1, relative to the maximum or bound."""
+    """Return the summary of scores (..., n) and values (..., n, dv), n ≥ 1, relative to maximum or bound."""
     # Every namespace that we know lets NaN through the maximum, which is the rule of the carry.
     m = xp.max(scores, axis=-1)
     if bound is not None:
         m = bounded_maximum(xp, m, bound)
     # +inf − (+inf) = NaN is wanted: a score of +inf makes l and o NaN.
     terms = exponential(xp, base)(scores - xp.expand_dims(shift_of(xp, m), axis=-1))
-    l = xp.sum(terms, axis=-1)  # noqa: E741
+    total = xp.sum(terms, axis=-1)
     if values is None:
-        return Summary(m, l, None)
+        return Summary(m, total, None)
     o = _weighted_sum(xp, terms, scores != -math.inf, values)
     if m.shape != o.shape[:-1]:
-        m, l = (xp.broadcast_to(array, o.shape[:-1]) for array in (m, l))  # noqa: E741
-    return Summary(m, l, o)
+        m, total = (xp.broadcast_to(array, o.shape[:-1]) for array in (m, total))
+    return Summary(m, total, o)
 
 
 def combine(xp: Namespace, parts: Sequence[Summary], *, base: str) -> Summary:
@@ -87,26 +88,27 @@ def combine(xp: Namespace, parts: Sequence[Summary], *, base: str) -> Summary:
     m = functools.reduce(xp.maximum, [part.m for part in parts])
     shift = shift_of(xp, m)
     rescaled = [rescale(xp, part, shift, base=base) for part in parts]
-    l = functools.reduce(lambda x, y: x + y, [part.l for part in rescaled])  # noqa: E741
-    if parts[0].o is None:
-        return Summary(m, l, None)
-    o = functools.reduce(lambda x, y: x + y, [part.o for part in rescaled])
-    return Summary(m, l, clear_empty(xp, m, o))
+    total = functools.reduce(operator.add, [part.l for part in rescaled])
+    outputs: list[Array] = [part.o for part in rescaled if part.o is not None]
+    if not outputs:
+        return Summary(m, total, None)
+    o = functools.reduce(operator.add, outputs)
+    return Summary(m, total, clear_empty(xp, m, o))
 
 
 def rescale(xp: Namespace, part: Summary, shift: Array, *, base: str) -> Summary:
     """Return a part measured relative to ``shift``; an empty part becomes 0 and −0.0, whatever it held."""
     empty = part.m == -math.inf
     factor = exponential(xp, base)(part.m - shift)
-    l = select(xp, empty, 0.0, part.l) * factor  # noqa: E741
+    total = select(xp, empty, 0.0, part.l) * factor
     if part.o is None:
-        return Summary(part.m, l, None)
+        return Summary(part.m, total, None)
     empty = xp.expand_dims(empty, axis=-1)
     live = xp.isfinite(part.o) & ~empty
-    # A live infinity stays one however small the factor is: inf·0 would turn it into NaN in one order of merges only.
+    # A live infinity stays one however small the factor is: inf·0 is a NaN that only some orders meet.
     nonfinite = select(xp, live | empty, -0.0, part.o)
     o = select(xp, live, part.o, -0.0) * xp.expand_dims(factor, axis=-1) + nonfinite
-    return Summary(part.m, l, o)
+    return Summary(part.m, total, o)
 
 
 def clear_empty(xp: Namespace, m: Array, o: Array) -> Array:
@@ -136,6 +138,6 @@ def _weighted_sum(xp: Namespace, terms: Array, live: Array, values: Array) -> Ar
 def _contract(xp: Namespace, terms: Array, values: Array) -> Array:
     """Return Σ_n terms (..., n) · values (..., n, dv), leading axes broadcast."""
     if terms.ndim > 1 and (values.ndim == 2 or values.shape[-3] == 1):
-        # The queries share their values: one matrix product a head in place of a matrix-vector product a query.
+        # Queries that share values take one matrix product a head, not a matrix-vector product a query.
         return matmul(xp, terms, values if values.ndim == 2 else xp.squeeze(values, axis=-3))
     return xp.squeeze(matmul(xp, xp.expand_dims(terms, axis=-2), values), axis=-2)

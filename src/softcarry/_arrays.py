@@ -129,16 +129,33 @@ def convert(xp: Namespace, array: Array, dtype: DType) -> Array:
     return xp.astype(np.asarray(array) if isinstance(array, np.generic) else array, dtype)
 
 
+def options_of(like: Array | DType) -> tuple[Namespace, dict[str, Any]]:
+    """Return the namespace of an array or dtype, and the dtype and device that a carry like it has.
+
+    Raises
+    ------
+    DTypeError
+        If it is neither, or not real floating point.
+    """
+    if isinstance(like, type | np.dtype) or not hasattr(like, "shape"):
+        xp, dtype, device = namespace_of_dtype(like), like, None
+    else:
+        xp, dtype, device = array_namespace(like), like.dtype, array_api_compat.device(like)
+    require_floating("like", dtype)
+    return xp, {"dtype": working_dtype(xp, dtype), "device": device}
+
+
 def select(xp: Namespace, condition: Array, chosen: Array | float, other: Array | float) -> Array:
     """Return ``xp.where(condition, chosen, other)``, where one of the two may be a Python float.
 
     The float takes the dtype and device of the other; NumPy before 2.0 would make the result float64.
     """
-    like = other if isinstance(chosen, float) else chosen
+    # A NumPy scalar of float64 is a float too, hence no isinstance.
+    like: Array = other if type(chosen) is float else chosen
     options = {"dtype": like.dtype, "device": array_api_compat.device(like)}
-    if isinstance(chosen, float):
+    if type(chosen) is float:
         chosen = xp.full((), chosen, **options)
-    elif isinstance(other, float):
+    elif type(other) is float:
         other = xp.full((), other, **options)
     return xp.where(condition, chosen, other)
 
@@ -146,8 +163,8 @@ def select(xp: Namespace, condition: Array, chosen: Array | float, other: Array 
 def known(condition: Array) -> bool | None:
     """Return the truth of a boolean array of shape (), or None while a tracer stands in for its value.
 
-    JAX under ``jit``, ``grad`` or ``vmap``, torch under ``vmap`` or ``torch.compile`` and torch's meta tensors
-    hold no value; checks of values are passed over there.
+    JAX under ``jit``, ``grad`` or ``vmap``, torch under ``vmap`` or ``torch.compile`` and torch's meta
+    tensors hold no value; checks of values are passed over there.
     """
     if "torch" in sys.modules and sys.modules["torch"].compiler.is_compiling():
         return None
@@ -158,7 +175,7 @@ def known(condition: Array) -> bool | None:
 
 
 def quiet(xp: Namespace) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which NumPy does not warn of the infinities and NaN that the rules of the carry ask for.
+    """Return a context in which NumPy does not warn of infinities and NaN that the carry's rules ask for.
 
     Only libraries that compute by NumPy need it, and torch.compile cannot trace ``numpy.errstate``.
     """

@@ -2,8 +2,6 @@
 
 import math
 
-import array_api_compat
-
 from softcarry import _algebra
 from softcarry._algebra import Summary
 from softcarry._arrays import (
@@ -11,6 +9,7 @@ from softcarry._arrays import (
     array_namespace,
     broadcast_shape,
     convert,
+    options_of,
     quiet,
     require_floating,
     working_dtype,
@@ -50,8 +49,7 @@ def summarise_block(
 
 
 def _summary_of_nothing(scores: Array, values: Array | None) -> Summary:
-    xp = array_namespace(scores)
-    options = {"dtype": scores.dtype, "device": array_api_compat.device(scores)}
+    xp, options = options_of(scores)
     lead, o = tuple(scores.shape[:-1]), None
     if values is not None:
         lead = broadcast_shape(lead, values.shape[:-2]) or ()

@@ -161,13 +161,15 @@ class Convention:
         if empty is not None:
             checks.require_mask(empty, statistics[0])
 
+        output = _layouts.to_canonical(xp, output, self.output_layout)
+        queries = None if self.padding is None else output.shape[-2]
+
         def to_canonical(statistic: Array) -> Array:
             if lengths is not None:
                 return _packed.pack(xp, statistic, lengths)
             statistic = _layouts.to_canonical(xp, statistic, self.lse_layout)
-            return statistic if self.padding is None else statistic[..., : output.shape[-2]]
+            return statistic if queries is None else statistic[..., :queries]
 
-        output = _layouts.to_canonical(xp, output, self.output_layout)
         statistics = [to_canonical(statistic) for statistic in statistics]
         mask = None if empty is None else to_canonical(empty)
         with quiet(xp):

@@ -1,13 +1,13 @@
 """Groups of partials merged at once: N summaries along the leading axis, cut into G groups by an indptr.
 
-Every group is folded by halving: neighbours are combined pairwise until one is left, all groups in step. That takes
-⌈log2 of the longest group⌉ rounds and work in proportion to N, however uneven the groups are, where padding
-to the longest group would cost G times its length.
+Every group is folded by halving: neighbours are combined pairwise until one is left, all groups in step. That
+takes ⌈log2 of the longest group⌉ rounds and work in proportion to N, however uneven the groups are, where
+padding to the longest group would cost G times its length.
 """
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import array_api_compat
 import numpy as np
@@ -40,7 +40,7 @@ def read_indptr(indptr: Any, n: int) -> np.ndarray:
     try:
         pointer = _to_numpy(indptr)
     except (TypeError, RuntimeError, ValueError) as error:
-        msg = f"indptr must be a concrete array of integers, got {type(indptr).__name__}: keep it out of tracing"
+        msg = f"indptr must be an array of known integers, got {type(indptr).__name__}: do not trace it"
         raise OptionError(msg) from error
     if pointer.ndim != 1 or pointer.size == 0:
         msg = f"indptr must have shape (groups + 1,), got {pointer.shape}: begin it with 0"
@@ -50,7 +50,7 @@ def read_indptr(indptr: Any, n: int) -> np.ndarray:
         raise DTypeError(msg)
     pointer = pointer.astype(np.int64)
     if pointer[0] != 0 or pointer[-1] != n:
-        msg = f"indptr must run from 0 to the {n} carries of the leading axis, got {pointer[0]} to {pointer[-1]}"
+        msg = f"indptr must run from 0 to {n}, the length of axis 0, got {pointer[0]} to {pointer[-1]}"
         raise OptionError(msg)
     steps = np.diff(pointer)
     if (steps < 0).any():
@@ -66,7 +66,7 @@ def _to_numpy(array: Any) -> np.ndarray:
     if array_api_compat.is_torch_array(array):
         return array.detach().cpu().numpy()
     if array_api_compat.is_array_api_obj(array) and not array_api_compat.is_jax_array(array):
-        return np.from_dlpack(array)
+        return np.from_dlpack(cast("Any", array))
     return np.asarray(array)
 
 
@@ -77,10 +77,10 @@ def combine_groups(xp: Namespace, parts: Summary, pointer: np.ndarray, *, base: 
     m = _fold(xp, xp.maximum, parts.m, -np.inf, rounds, lengths)
     group_of = np.repeat(np.arange(lengths.size), lengths)
     scaled = rescale(xp, parts, _take(xp, shift_of(xp, m), group_of), base=base)
-    l = _fold(xp, operator.add, scaled.l, 0.0, rounds, lengths)  # noqa: E741
+    total = _fold(xp, operator.add, scaled.l, 0.0, rounds, lengths)
     if scaled.o is None:
-        return Summary(m, l, None)
-    return Summary(m, l, clear_empty(xp, m, _fold(xp, operator.add, scaled.o, -0.0, rounds, lengths)))
+        return Summary(m, total, None)
+    return Summary(m, total, clear_empty(xp, m, _fold(xp, operator.add, scaled.o, -0.0, rounds, lengths)))
 
 
 def _halvings(lengths: np.ndarray) -> list[_Round]:

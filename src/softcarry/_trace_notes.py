@@ -36,8 +36,9 @@ def note_of(
         notes.append(f"maximum rises: rescale by e^{m_old - m:.4g}")
     if np.any((terms == 0.0) & (scores != -math.inf)):
         notes.append("e^(s − m) underflows to 0")
-    if math.isinf(l) and not math.isinf(l_old):
-        notes.append(f"l overflows {_name(fmt)}")
+    if math.isinf(l):
+        if not math.isinf(l_old):
+            notes.append(f"l overflows {_name(fmt)}")
     elif m_old != -math.inf:
         lost = _lost(l_old, l, l_old * math.exp(m_old - m), float(np.sum(terms)), fmt)
         if lost:

@@ -3,35 +3,23 @@
 import math
 from dataclasses import dataclass
 
-import array_api_compat
 import numpy as np
 
-from softcarry import _algebra
+from softcarry import _algebra, _readout
 from softcarry._algebra import LN2, LOG2E, Summary
 from softcarry._arrays import (
     Array,
     DType,
-    Namespace,
     array_namespace,
-    broadcast_shape,
     convert,
-    namespace_of_dtype,
+    options_of,
     quiet,
-    require_floating,
     require_shape,
     select,
     working_dtype,
 )
 from softcarry._blocks import summarise_block
-from softcarry._carry_checks import (
-    Base,
-    as_array,
-    matched,
-    require_base,
-    require_mergeable,
-    warn_if_underflowed,
-)
-from softcarry.errors import OptionError, ShapeError
+from softcarry._carry_checks import Base, matched, require_base, require_mergeable, warn_if_underflowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +31,8 @@ class Carry:
         m = max s,    l = Σ e^(s − m),    o = Σ e^(s − m)·v    (unnormalised; the output is o / l).
 
     Carries of disjoint key sets are merged exactly, anywhere and in any order: they form a commutative monoid
-    with the empty carry as its identity. The arrays may be of any array-API library; none is changed in place.
+    with the empty carry as its identity. The arrays may be of any array-API library; none is changed in
+    place.
 
     Parameters
     ----------
@@ -64,33 +53,34 @@ class Carry:
     -----
     The rules, row by row; no row touches another:
 
-    =====================================  =====  ===  ==============  ======  ====  =======
-    the row has                            m      l    o               output  lse   weights
-    =====================================  =====  ===  ==============  ======  ====  =======
-    no live score (empty)                  −inf   0    0               0       −inf  0
-    finite scores                          max s  ≥ 1  finite          o/l     m+ln l  ≤ 1
-    finite scores, all underflowed (below  bound  0    0               0       −inf  0
-    a loose bound)
-    a score of +inf, none NaN              +inf   NaN  NaN             NaN     +inf  NaN
-    a NaN score                            NaN    NaN  NaN             NaN     NaN   NaN
-    a live value of +inf (or −inf)         max s  ≥ 1  +inf (or −inf)  the same in that column
-    a live NaN value, or both infinities   max s  ≥ 1  NaN             the same in that column
-    =====================================  =====  ===  ==============  ======  ====  =======
+    ======================================  =======  =====  ====  ======  ======  =======
+    the row has                             m        l      o     output  lse     weights
+    ======================================  =======  =====  ====  ======  ======  =======
+    no live score: it is empty              −inf     0      0     0       −inf    0
+    finite scores                           max s    ≥ 1    Σ     o/l     m+ln l  ≤ 1
+    finite scores and a bound               bound    ≥ 0    Σ     o/l     m+ln l  ≤ 1
+    the same, every term underflowed        bound    0      0     0       −inf    0
+    a score of +inf and no NaN              +inf     NaN    NaN   NaN     +inf    NaN
+    a NaN score                             NaN      NaN    NaN   NaN     NaN     NaN
+    ======================================  =======  =====  ====  ======  ======  =======
 
-    A score is live unless it is −inf. The value of a score of −inf is selected away, whatever it holds. A live
-    NaN or infinity in a value counts even if its term underflows to 0, so that no rule depends on how the keys were
-    split. An empty part is the identity in every position of a merge, to the bit, even if its l or o holds NaN.
-    There is no finite sentinel.
+    A score is live unless it is −inf. The value of a score of −inf is selected away, whatever it holds. An
+    infinity among the live values of a column makes that column of o and output infinite; a NaN, or
+    infinities of both signs, make it NaN. They count even if their term underflows to 0, so that no rule
+    depends on how the keys were split. An empty part is the identity in every position of a merge, to the
+    bit, even if its l or o holds NaN. There is no finite sentinel.
 
-    Rounding. Let u be the unit roundoff of the dtype and ε the error of e^x in units of u. A row of n terms that
-    went through K merges on its way, in any grouping and any order, has to first order
+    Rounding. Let u be the unit roundoff of the dtype, ε the error of e^x in units of u, and t = e^(s − m).
+    For a row of n terms that went through K merges on its way, in any grouping and any order, to first order
+    and beside underflow,
 
-        |l − exact| ≤ (n + ln n + (2 + ε)·K + ε)·u·l,    |o − exact| ≤ (the same + 1)·u·Σ e^(s − m)·|v|,
+        |l − exact| ≤ u·Σ t·c,    |o − exact| ≤ u·Σ t·|v|·c,    c = n + (m − s) + ε + (1 + ε)·K.
 
-    beside underflow. For each subtraction s − m or m − m' errs by u times its size, the sizes on a term's way add
-    up to max s − s, and Σ p·(max s − s) ≤ ln n; a rescaling costs an exponential and a product, and a term is in
-    at most n − 1 + K sums. Where m stays, the rescale factor is exactly 1. Two carries commute to the bit (but a
-    compiler that fuses a product and a sum, as JAX's may under ``jit``, can change the last one).
+    For a term is in at most n − 1 sums and one product with its value; each subtraction s − m or m − m' errs
+    by u times its size, and the sizes on a term's way add up to m − s; a rescaling costs an exponential and a
+    product. Since Σ t·(m − s) ≤ l·ln n where m = max s, the relative error of l is at most (n + ln n + ε + (1
+    + ε)·K)·u. Where m stays, the rescale factor is exactly 1. Two carries commute to the bit (a compiler that
+    fuses a product with a sum, as JAX's may under ``jit``, can change the last one).
 
     Derivatives flow through every method where the library has them; those of empty parts are 0, never NaN.
 
@@ -155,13 +145,7 @@ class Carry:
         -inf
         """
         shape = require_shape(shape)
-        like = np.float32 if like is None else like
-        if isinstance(like, type | np.dtype) or not hasattr(like, "shape"):
-            xp, dtype, device = namespace_of_dtype(like), like, None
-        else:
-            xp, dtype, device = array_namespace(like), like.dtype, array_api_compat.device(like)
-        require_floating("like", dtype)
-        options = {"dtype": working_dtype(xp, dtype), "device": device}
+        xp, options = options_of(np.float32 if like is None else like)
         o = None if value_dim is None else xp.zeros(shape + require_shape(value_dim), **options)
         return cls(xp.full(shape, -math.inf, **options), xp.zeros(shape, **options), o, base)
 
@@ -181,15 +165,15 @@ class Carry:
         scores : array (..., n)
             Real floating point. −inf masks a key. n may be 0.
         values : array (..., n, dv), optional
-            The leading axes of both broadcast, as in attention scores (b, h, tq, n) with values (b, h, 1, n, dv),
-            which takes one matrix product a head. Values (n, dv) are shared by all rows.
+            The leading axes of both broadcast, as in attention scores (b, h, tq, n) with values (b, h, 1, n,
+            dv), which takes one matrix product a head. Values (n, dv) are shared by all rows.
         base : "e" or "2"
             "2" for scores in log2 units.
         bound : float or array broadcastable to (...,), optional
-            A number known to be at least every score of its row, which m takes in place of the maximum. Carries of
-            equal bounds merge without rescaling. The maximum is still read, to check the bound. A bound costs
-            digits where it lies more than 87 (float32; 708 for float64; in base "e") above the largest score,
-            and underflows every term of the row from 104 (745) on.
+            A number known to be at least every score of its row, which m takes in place of the maximum.
+            Carries of equal bounds merge without rescaling. The maximum is still read, to check the bound. A
+            bound costs digits where it lies more than 87 (float32; 708 for float64; in base "e") above the
+            largest score, and underflows every term of the row from 104 (745) on.
 
         Returns
         -------
@@ -204,8 +188,8 @@ class Carry:
         Raises
         ------
         ShapeError, DTypeError, OptionError
-            For mismatched shapes, two libraries, scores or values that are not real floating point, a score above
-            its bound (not checked while traced).
+            For mismatched shapes, two libraries, scores or values that are not real floating point, a score
+            above its bound (not checked while traced).
 
         Examples
         --------
@@ -229,7 +213,8 @@ class Carry:
         ----------
         output : array (..., dv) or None
         lse : array (...,)
-            In units of the base. −inf makes the row empty whatever its output holds; NaN and +inf act as scores.
+            In units of the base. −inf makes the row empty whatever its output holds; NaN and +inf act as
+            scores.
         base : "e" or "2"
             "2" for an lse2.
 
@@ -246,21 +231,21 @@ class Carry:
         0.5
         """
         raw = cls(lse, lse, output, base)
-        xp = array_namespace(raw.m)
-        finite = xp.isfinite(raw.m)
-        l = select(xp, finite, 1.0, select(xp, raw.m == -math.inf, 0.0, xp.full_like(raw.m, math.nan)))  # noqa: E741
-        o = raw.o
+        xp, m, o = array_namespace(raw.m), raw.m, raw.o
+        finite = xp.isfinite(m)
+        total = select(xp, finite | (m == -math.inf), convert(xp, finite, m.dtype), math.nan)
         if o is not None:
-            o = _algebra.clear_empty(xp, raw.m, select(xp, xp.expand_dims(finite, axis=-1), o, math.nan))
-        return cls(raw.m, l, o, raw.base)
+            o = _algebra.clear_empty(xp, m, select(xp, xp.expand_dims(finite, axis=-1), o, math.nan))
+        return cls(m, total, o, raw.base)
 
     def absorb(
         self, scores: Array, values: Array | None = None, *, bound: Array | float | None = None
     ) -> "Carry":
-        """Take in one more block of keys: ``self.merge(Carry.of(scores, values, base=self.base, bound=bound))``.
+        """Take in one more block of keys: ``self.merge(Carry.of(scores, values, base=self.base,
+        bound=bound))``.
 
-        The scores are in units of the carry's base. Parameters, warnings and errors are those of `of`, and of
-        `merge` where the shapes of block and carry differ.
+        The scores are in units of the carry's base. Parameters, warnings and errors are those of `of` and
+        `merge`.
 
         Examples
         --------
@@ -281,8 +266,8 @@ class Carry:
     def merge(self, *others: "Carry") -> "Carry":
         """Combine with any number of carries of disjoint key sets; ``a | b`` merges two.
 
-        Every part is rescaled once, to the common maximum, and summed left to right. Carries of both bases are
-        merged in base "e": see `to_base` for the error.
+        Every part is rescaled once, to the common maximum, and summed left to right. Carries of both bases
+        are merged in base "e": see `to_base` for the error.
 
         Returns
         -------
@@ -310,7 +295,8 @@ class Carry:
         base = self.base if len({carry.base for carry in carries}) == 1 else "e"
         xp = array_namespace(self.m)
         dtype = working_dtype(xp, *(carry.m.dtype for carry in carries))
-        parts = [carry.to_base(base)._summary(xp, dtype) for carry in carries]
+        widened = (Carry(convert(xp, c.m, dtype), c.l, c.o, c.base).to_base(base) for c in carries)
+        parts = [Summary(c.m, c.l, c.o) for c in widened]
         with quiet(xp):
             return Carry(*_algebra.combine(xp, parts, base=base), base)
 
@@ -319,18 +305,18 @@ class Carry:
 
     @property
     def underflowed(self) -> Array:
-        """Boolean array (...,): True where a loose bound underflowed every term, so that l = 0 with m > −inf."""
+        """Boolean array (...,): True where a loose bound underflowed every term (l = 0 with m > −inf)."""
         return (self.l == 0) & (self.m > -math.inf)
 
     @property
     def lse(self) -> Array:
         """The natural log-sum-exp (...,), m + ln l, whatever the base; −inf for an empty row."""
-        return self._log_sum_exp("e")
+        return _readout.log_sum_exp(self, "e")
 
     @property
     def lse2(self) -> Array:
         """The base-2 log-sum-exp (...,), lse / ln 2, whatever the base; −inf for an empty row."""
-        return self._log_sum_exp("2")
+        return _readout.log_sum_exp(self, "2")
 
     @property
     def output(self) -> Array:
@@ -338,12 +324,7 @@ class Carry:
 
         Raises OptionError if the carry holds no values.
         """
-        if self.o is None:
-            msg = "this carry holds no values, so it has no output: give values to Carry.of or absorb"
-            raise OptionError(msg)
-        xp = array_namespace(self.m)
-        with quiet(xp):
-            return _algebra.clear_empty(xp, self.m, self.o) / xp.expand_dims(self._safe(xp)[2], axis=-1)
+        return _readout.output(self)
 
     def weights(self, scores: Array) -> Array:
         """Return the softmax weights e^(s − m) / l of scores that the carry has absorbed.
@@ -370,25 +351,13 @@ class Carry:
         >>> sc.Carry.of(x).weights(x).round(3)
         array([0.006, 0.118, 0.002, 0.874])
         """
-        xp = array_namespace(scores, self.m)
-        require_floating("scores", scores.dtype)
-        if scores.ndim == 0 or broadcast_shape(scores.shape[:-1], self.m.shape) is None:
-            msg = (
-                f"scores must have shape (..., n) with leading axes that broadcast with m "
-                f"{tuple(self.m.shape)}, got {tuple(scores.shape)}"
-            )
-            raise ShapeError(msg)
-        with quiet(xp):
-            weightless, shift, l = (xp.expand_dims(array, axis=-1) for array in self._safe(xp))  # noqa: E741
-            scores = convert(xp, scores, working_dtype(xp, scores.dtype, self.m.dtype))
-            scores = select(xp, weightless, -math.inf, scores)
-            return _algebra.exponential(xp, self.base)(scores - shift) / l
+        return _readout.weights(self, scores)
 
     def logprob(self, score: Array | float) -> Array:
         """Return the natural log-probability of one score a row, (s − m) − ln l.
 
-        It comes from the pair, never from s − lse: under a common offset of 1e8 in float32, lse is a multiple of
-        8 while s − m is exact.
+        It comes from the pair, never from s − lse: under a common offset of 1e8 in float32, lse is a multiple
+        of 8 while s − m is exact.
 
         Parameters
         ----------
@@ -412,19 +381,14 @@ class Carry:
         >>> round(float(sc.Carry.of(x).logprob(x[0])), 4)
         -1.0986
         """
-        xp = array_namespace(self.m)
-        score = as_array(self.m, score, "score", tuple(self.m.shape))
-        with quiet(xp):
-            weightless, shift, l = self._safe(xp)  # noqa: E741
-            gap = select(xp, weightless, -math.inf, xp.broadcast_to(score, self.m.shape)) - shift
-            return (gap * LN2 if self.base == "2" else gap) - xp.log(l)
+        return _readout.logprob(self, score)
 
     def to_base(self, base: Base) -> "Carry":
         """Return the same carry with m in units of another base; l and o stay as they are.
 
-        The rounding of m·ln 2 or m·log2 e is a relative error of at most 1.5·|m|·u of all terms (m in base "e"),
-        which shows once the carry is merged with others: 9e-6 for m = 100 in float32, 0.9 % for m = 1e5. A kernel
-        that scales its scores by log2 e has made a like error in each. m overflows above 2.3e38 in float32.
+        Rounding m·ln 2 or m·log2 e is a relative error of all terms of at most 1.5·|m|·u (m in base "e"),
+        seen once carries are merged: 9e-6 for m = 100 in float32, 0.9 % for m = 1e5. A kernel that scales its
+        scores by log2 e has made a like error in each. m overflows above 2.3e38 in float32.
 
         Raises
         ------
@@ -444,18 +408,3 @@ class Carry:
             return self
         with quiet(array_namespace(self.m)):
             return Carry(self.m * (LN2 if base == "e" else LOG2E), self.l, self.o, base)
-
-    def _summary(self, xp: Namespace, dtype: DType) -> Summary:
-        return Summary(*(None if a is None else convert(xp, a, dtype) for a in (self.m, self.l, self.o)))
-
-    def _safe(self, xp: Namespace) -> tuple[Array, Array, Array]:
-        """Return which rows have no weight to give (empty or underflowed), the shift, and l with 1 in those."""
-        weightless = (self.m == -math.inf) | (self.l == 0)
-        return weightless, _algebra.shift_of(xp, self.m), select(xp, weightless, 1.0, self.l)
-
-    def _log_sum_exp(self, base: Base) -> Array:
-        xp = array_namespace(self.m)
-        with quiet(xp):
-            weightless, _, l = self._safe(xp)  # noqa: E741
-            m = select(xp, weightless, -math.inf, self.to_base(base).m)
-            return select(xp, m == math.inf, math.inf, m + (xp.log if base == "e" else xp.log2)(l))

@@ -95,6 +95,6 @@ class NormalisedCarry:
         xp = array_namespace(self.m, self.l, self.output)
         with quiet(xp):
             weightless = (self.m == -math.inf) | (self.l == 0)
-            l = select(xp, weightless, 1.0, self.l)  # noqa: E741
-            o = _algebra.clear_empty(xp, self.m, self.output) * xp.expand_dims(l, axis=-1)
+            total = select(xp, weightless, 1.0, self.l)
+            o = _algebra.clear_empty(xp, self.m, self.output) * xp.expand_dims(total, axis=-1)
         return Carry(self.m, self.l, o, self.base)

@@ -17,14 +17,14 @@ def merge_ragged(carries: Carry, indptr: Any) -> Carry:
     carries : Carry
         m and l (N, ...), o (N, ..., dv) or None.
     indptr : array (G + 1,) of integers
-        Group g holds the carries indptr[g] to indptr[g + 1] − 1, as in CSR. Of any library, or a list; its values
-        must be known (not traced).
+        Group g holds the carries indptr[g] to indptr[g + 1] − 1, as in CSR. Of any library, or a list; its
+        values must be known (not traced).
 
     Returns
     -------
     Carry
-        m and l (G, ...), o (G, ..., dv); a group of none is empty. Groups are summed pairwise: in the bound of
-        `Carry`, a group of k partials counts ⌈log2 k⌉ sums and one rescaling.
+        m and l (G, ...), o (G, ..., dv); a group of none is empty. Groups are summed pairwise: in the bound
+        of `Carry`, a group of k partials counts ⌈log2 k⌉ sums and one rescaling.
 
     Raises
     ------
@@ -41,10 +41,12 @@ def merge_ragged(carries: Carry, indptr: Any) -> Carry:
     array([1.1446, 0.    , 2.    ])
     """
     if not isinstance(carries, Carry):
-        msg = f"merge_ragged takes one Carry, its partials along axis 0, got {type(carries).__name__}: stack them"
+        msg = (
+            f"merge_ragged takes a Carry of stacked partials, got {type(carries).__name__}: stack m, l and o"
+        )
         raise OptionError(msg)
     if carries.m.ndim == 0:
-        msg = "merge_ragged takes carries of shape (N, ...), got one of shape (): give it a leading axis"
+        msg = "merge_ragged takes carries (N, ...), got one of shape (): give it a leading axis"
         raise ShapeError(msg)
     pointer = _ragged.read_indptr(indptr, carries.m.shape[0])
     xp = array_namespace(carries.m)

@@ -103,7 +103,11 @@ def blocked_attention(
             scores = scale * matmul(xp, queries, xp.matrix_transpose(keys[:, :, block, :]))
             if mask is not None:
                 part = mask[..., block]
-                scores = select(xp, part, scores, -math.inf) if _is_boolean(part) else scores + convert(xp, part, dtype)
+                scores = (
+                    select(xp, part, scores, -math.inf)
+                    if _is_boolean(part)
+                    else scores + convert(xp, part, dtype)
+                )
             if alignment is not None:
                 rule = _causal_rule(xp, q, block, tk, alignment)
                 scores = select(xp, rule, scores, -math.inf)
@@ -171,7 +175,7 @@ def _per_query_head(xp, array, heads):
 
 
 def _causal_rule(xp, q, block, tk, alignment):
-    """The causal mask (tq, Bc) of one key block, True where a query may attend."""
+    """Return the causal mask (tq, Bc) of one key block, True where a query may attend."""
     tq = q.shape[2]
     device = array_api_compat.device(q)
     shift = tk - tq if alignment == "bottom-right" else 0

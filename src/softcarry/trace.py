@@ -307,10 +307,10 @@ def _real(name: str, numbers: ArrayLike) -> NDArray[np.float64]:
     try:
         array = np.asarray(numbers)
     except ValueError:
-        msg = f"{name} must be numbers in rows of one length; got a ragged sequence; give every key as many values"
+        msg = f"{name} must be numbers in rows of one length; got a ragged sequence; make the rows equal"
         raise ShapeError(msg) from None
     except (TypeError, RuntimeError):
-        msg = f"{name} must be real numbers; got {type(numbers).__name__} that NumPy can't read; convert to float64"
+        msg = f"{name} must be real numbers; got {type(numbers).__name__}; convert them to a float64 array"
         raise DTypeError(msg) from None
     if array.size == 0:
         return array.astype(np.float64)

@@ -1,6 +1,7 @@
 """One audit: every check, in every dtype of a subject, collected into a report."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
@@ -43,7 +44,7 @@ def audit(
         audited with the first that works. Libraries that are imported already go first; another is
         imported only when none of those works.
     contract : Contract or mapping, optional
-        What the kernel is held to; by default empty rows give output 0 and lse −inf, and the carry is float32.
+        What the kernel is held to. By default empty rows give output 0 and lse −inf, the carry is float32.
     only, skip : iterable of str or str, optional
         Names of the checks to run, or to leave out; one string may hold several, separated by commas.
     seed : int
@@ -78,7 +79,7 @@ def audit(
     subject = resolve(kernel)
     promises = Contract.of(contract)
     checks = choose_checks(only, skip)
-    chosen = subject.dtypes if dtypes is None else _choose("dtype", dtypes, DTYPES)
+    chosen = subject.dtypes if dtypes is None else choose_dtypes(dtypes)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         msg = f"seed is an integer of at least 0; got {seed!r}"
         raise OptionError(msg)
@@ -92,10 +93,8 @@ def audit(
             examination = Examination(
                 subject, dtype, check=check, contract=promises, seed=seed, calling=calling
             )
-            try:
+            with suppress(CaseRefused):  # the examination has noted it
                 load_probe(check)(examination)
-            except CaseRefused:
-                pass  # noted by the examination
             examinations.append(examination)
     if progress is not None:
         progress(total, total, subject.name)
@@ -105,7 +104,7 @@ def audit(
 def choose_checks(
     only: Iterable[str] | str | None = None, skip: Iterable[str] | str | None = None
 ) -> tuple[str, ...]:
-    """The checks to run, in their own order.
+    """Return the checks to run, in their own order.
 
     Parameters
     ----------
@@ -133,6 +132,31 @@ def choose_checks(
         msg = f"no check is left to run; the checks are {', '.join(CHECKS)}"
         raise OptionError(msg)
     return checks
+
+
+def choose_dtypes(names: Iterable[str] | str) -> tuple[str, ...]:
+    """Return the dtypes of those names, each once.
+
+    Parameters
+    ----------
+    names : iterable of str or str
+        In any case; one string may hold several, separated by commas.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    OptionError
+        For a name that is no dtype that can be audited.
+
+    Examples
+    --------
+    >>> choose_dtypes("float32,bfloat16")
+    ('float32', 'bfloat16')
+    """
+    return _choose("dtype", names, DTYPES)
 
 
 def _choose(what, names, known):

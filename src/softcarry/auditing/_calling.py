@@ -210,7 +210,7 @@ def _alignment(calling):
 
 
 def _floats(x, what, shape):
-    """The values of an array as float64, after a look at its type, dtype and shape."""
+    """Return the values of an array as float64, after a look at its type, dtype and shape."""
     if library_of(x) is None:
         msg = f"{what} is of type {type(x).__name__}, not an array"
         raise MalformedResultError(msg)
@@ -224,7 +224,7 @@ def _floats(x, what, shape):
 
 
 def one_line(error: BaseException, limit: int = 160) -> str:
-    """An exception as one line: its type and the first line of its text."""
+    """Write an exception in one line: its type and the first line of its text."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -13,7 +13,7 @@ from softcarry.auditing.subject import ARRAYS, DTYPES
 
 
 def libraries_to_try():
-    """Array libraries in the order in which an undeclared kernel is tried with them.
+    """List array libraries in the order in which an undeclared kernel is tried with them.
 
     The order is torch, numpy, jax; but a library that is not imported yet comes after those that are, because
     a kernel written for it has usually imported it, and importing torch takes seconds. One that is not
@@ -58,7 +58,7 @@ def to_library(x, library, dtype):
 
 
 def library_of(x):
-    """The library that an array belongs to, or None."""
+    """Return the library that an array belongs to, or None."""
     if isinstance(x, np.ndarray):
         return "numpy"
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
@@ -70,17 +70,17 @@ def library_of(x):
 
 
 def dtype_name(x):
-    """The name of an array's dtype, the same in every library."""
+    """Return the name of an array's dtype, the same in every library."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def is_floating(x):
-    """True for the dtypes under audit."""
+    """Whether the dtype is one of those under audit."""
     return dtype_name(x) in DTYPES
 
 
 def to_float64(x):
-    """The values of an array of any of the libraries, exactly."""
+    """Return the values of an array of any of the libraries, exactly."""
     if library_of(x) == "torch":
         x = x.detach().cpu().resolve_conj().contiguous()
         if dtype_name(x) == "bfloat16":
@@ -93,7 +93,7 @@ def to_float64(x):
 
 
 def numpy_dtype(dtype):
-    """The NumPy dtype of that name."""
+    """Return the NumPy dtype of that name."""
     if dtype == "bfloat16":
         import ml_dtypes
 

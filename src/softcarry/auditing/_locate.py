@@ -11,7 +11,7 @@ from softcarry.errors import SubjectError
 
 
 def resolve(target: Any) -> Subject:
-    """The subject that a target stands for.
+    """Return the subject that a target stands for.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class Contract:
 
     @classmethod
     def of(cls, promises: "Contract | Mapping[str, Any] | None") -> "Contract":
-        """A contract from a mapping, from nothing, or from a contract.
+        """Make a contract from a mapping, from nothing, or from a contract.
 
         Parameters
         ----------

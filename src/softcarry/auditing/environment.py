@@ -14,7 +14,7 @@ _LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax")
 
 
 def describe_environment() -> dict[str, Any]:
-    """What a reader needs in order to repeat an audit, without the name of the machine or its user.
+    """Describe what a reader needs to repeat an audit, without the name of the machine or its user.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def describe_environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
         "threads": _threads(),
-        "libraries": {name: found for name in _LIBRARIES if (found := _version_of(name))},
+        "libraries": {name: number for name in _LIBRARIES if (number := _version_of(name))},
     }
     torch = sys.modules.get("torch")
     if torch is not None:

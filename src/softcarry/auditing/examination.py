@@ -16,7 +16,12 @@ from softcarry.auditing._calling import (
 )
 from softcarry.auditing.contract import Contract
 from softcarry.auditing.golden import Golden, golden_attention
-from softcarry.auditing.isolation import CrashedError, NotPortableError, call_in_fresh_process
+from softcarry.auditing.isolation import (
+    CrashedError,
+    NotPortableError,
+    OutOfTimeError,
+    call_in_fresh_process,
+)
 from softcarry.auditing.report import Curve, Fact, Finding, Severity, Skip, Verdict
 from softcarry.auditing.subject import Subject
 from softcarry.errors import SoftcarryError
@@ -27,7 +32,7 @@ class CaseRefused(SoftcarryError):  # noqa: N818 - the kernel's answer, not the 
 
 
 class CaseCrashed(SoftcarryError):  # noqa: N818
-    """The process that made the call died, or gave no answer in time; the message says how."""
+    """The process that made the call died; the message says how."""
 
 
 class Examination:
@@ -143,11 +148,11 @@ class Examination:
         return np.asarray(self.format.round(np.asarray(x, np.float64)), np.float64)
 
     def golden(self, q, k, v, *, mask=None, causal=False, scale=None) -> Golden:
-        """The exact answer to the same call, with the kernel's own causal alignment."""
+        """Return the exact answer to the same call, with the kernel's own causal alignment."""
         return golden_attention(q, k, v, mask=mask, causal=self.causal if causal else False, scale=scale)
 
     def bound(self, q, k, v, *, mask=None, causal=False, scale=None):
-        """The a-priori bound on the error of the same call, by ``numerics.bounds.attention_error_bound``.
+        """Bound the error of the same call a priori, by ``numerics.bounds.attention_error_bound``.
 
         Returns
         -------
@@ -198,7 +203,7 @@ class Examination:
         """
         return self._call(self.calling, q, k, v, mask=mask, causal=causal, scale=scale)
 
-    def call_isolated(self, q, k, v, *, time_limit=60.0, **options) -> Outcome:
+    def call_isolated(self, q, k, v, *, time_limit=120.0, **options) -> Outcome:
         """Call the kernel in a fresh process, for calls that may kill it.
 
         Parameters
@@ -215,9 +220,10 @@ class Examination:
         Raises
         ------
         CaseRefused
-            As for ``call``; also if the kernel can't be sent to another process.
+            As for ``call``; also if the kernel can't be sent to another process, or gives no answer in time,
+            which a slow start can't be told from.
         CaseCrashed
-            If the process dies or the time is over.
+            If the process dies.
         """
 
         def elsewhere(*arrays, **keywords):
@@ -242,7 +248,7 @@ class Examination:
             reason = f"the kernel raised {error}"
             self.skip(case, reason)
             raise CaseRefused(reason) from None
-        except NotPortableError as error:
+        except (NotPortableError, OutOfTimeError) as error:
             self.skip(case, str(error))
             raise CaseRefused(str(error)) from None
         except MalformedResultError as error:
@@ -264,7 +270,8 @@ class Examination:
         self._find("warning", message, evidence, remedy)
 
     def _find(self, severity: Severity, message, evidence, remedy):
-        self.findings.append(Finding(self.check, severity, message, dict(evidence), remedy, self.dtype))
+        plain = {name: _plain(value) for name, value in evidence.items()}
+        self.findings.append(Finding(self.check, severity, message, plain, remedy, self.dtype))
 
     def skip(self, what: str, reason: str) -> None:
         """Record that something is not examined; the same thing is recorded once."""
@@ -288,6 +295,11 @@ class Examination:
         if outcome == "pass" and self.skipped and not self.calls:
             outcome = "skip"
         return Verdict(self.check, self.dtype, outcome, self.calls)
+
+
+def _plain(value):
+    """Turn NumPy scalars and arrays into Python numbers and lists, for a reader."""
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _describe(q, k, v, mask, causal, scale):

@@ -27,7 +27,7 @@ class Golden(NamedTuple):
 
 
 def causal_mask(queries, keys, alignment="bottom-right"):
-    """The boolean mask (tq, tk) of causal attention, True where a query may attend.
+    """Return the boolean mask (tq, tk) of causal attention, True where a query may attend.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def causal_mask(queries, keys, alignment="bottom-right"):
     return np.arange(keys)[None, :] <= np.arange(queries)[:, None] + shift
 
 
-def golden_attention(q, k, v, *, mask=None, causal=False, scale=None):
-    """Attention in float64: scores, their maximum, their exponentials, one division.
+def golden_attention(q, k, v, *, mask=None, causal: bool | str = False, scale=None) -> Golden:
+    """Compute attention in float64: scores, their maximum, their exponentials, one division.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def golden_attention(q, k, v, *, mask=None, causal=False, scale=None):
 
 
 def _weigh(weights, values, attended):
-    """Weights times values, where a value that is not finite counts only in rows that attend to its key."""
+    """Multiply weights by values; a value that is not finite counts only in rows that attend to its key."""
     finite = np.isfinite(values).all(axis=-1)
     output = np.matmul(weights, np.where(finite[..., None], values, 0.0))
     for index in np.argwhere(~finite):

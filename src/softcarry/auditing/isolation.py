@@ -21,10 +21,14 @@ class NotPortableError(SoftcarryError):
 
 
 class CrashedError(SoftcarryError):
-    """The process died or ran out of time; the message names the signal."""
+    """The process died; the message names the signal."""
 
 
-def call_in_fresh_process(function, /, *args, time_limit=60.0, **keywords):
+class OutOfTimeError(SoftcarryError):
+    """The process gave no answer within the time limit."""
+
+
+def call_in_fresh_process(function, /, *args, time_limit=120.0, **keywords):
     """Call a function in a process of its own.
 
     Parameters
@@ -45,7 +49,9 @@ def call_in_fresh_process(function, /, *args, time_limit=60.0, **keywords):
     NotPortableError
         If the call does not pickle, or does not unpickle over there.
     CrashedError
-        If the process dies or the time is over.
+        If the process dies.
+    OutOfTimeError
+        If the time is over; the process is ended.
     Exception
         What the function itself raised.
 
@@ -73,8 +79,8 @@ def call_in_fresh_process(function, /, *args, time_limit=60.0, **keywords):
                 command, env=environment, capture_output=True, timeout=time_limit, check=False
             )
         except subprocess.TimeoutExpired:
-            msg = f"gave no answer within {time_limit:g} s"
-            raise CrashedError(msg) from None
+            msg = f"no answer from a fresh process within {time_limit:g} s"
+            raise OutOfTimeError(msg) from None
         if done.returncode != 0 or not answer.exists():
             raise CrashedError(_cause(done.returncode))
         kind, value = pickle.loads(answer.read_bytes())

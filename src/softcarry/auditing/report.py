@@ -171,7 +171,7 @@ class Report:
         return not any(finding.severity == "error" for finding in self.findings)
 
     def to_json(self, *, indent: int | None = 2) -> str:
-        """The report as JSON, by the schema "softcarry.report/1" (docs/report-schema.json).
+        """Write the report as JSON, by the schema "softcarry.report/1" (docs/report-schema.json).
 
         Infinities and NaN, which JSON lacks, become the strings "Infinity", "-Infinity" and "NaN". Two audits
         with the same seed on the same machine differ in ``environment.time`` only.
@@ -188,7 +188,7 @@ class Report:
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``to_json`` writes, as plain Python objects that JSON can hold."""
+        """Return what ``to_json`` writes, as plain Python objects that JSON can hold."""
         # The keys are written out, because they are the schema.
         content = {
             "schema": SCHEMA,
@@ -251,7 +251,7 @@ def _build(kind, entry):
     return kind(**{name: entry[name] for name in (f.name for f in fields(kind)) if name in entry})
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """Turn NumPy scalars, arrays, tuples and non-finite numbers into what JSON can hold."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}

@@ -89,6 +89,9 @@ class Subject:
         dtypes = (self.dtypes,) if isinstance(self.dtypes, str) else tuple(self.dtypes)
         for dtype in dtypes:
             _one_of("a dtype", dtype, DTYPES)
+        if not dtypes:
+            msg = f"a subject has at least one dtype, of {', '.join(DTYPES)}; got none"
+            raise OptionError(msg)
         object.__setattr__(self, "dtypes", dtypes)
         object.__setattr__(self, "name", self.name or _name_of(self.kernel))
         object.__setattr__(self, "_keywords", _keywords(self.kernel, self.options))
@@ -99,7 +102,7 @@ class Subject:
         return dict(self._keywords)  # pyright: ignore[reportAttributeAccessIssue]
 
     def carry_in(self, dtype: str) -> "CarryModel | None":
-        """The declared carry for inputs of ``dtype``, or None."""
+        """Return the declared carry for inputs of ``dtype``, or None."""
         return self.carry.get(dtype) if isinstance(self.carry, Mapping) else self.carry
 
 

@@ -23,12 +23,16 @@ class Comparison:
         (b, h, tq, dv) float64: w = Σ p|v|, the size against which the error of a weighted mean is measured.
     bound : ndarray
         (b, h, tq, dv) float64, the largest error that the kernel's declared carry allows.
+    likely : ndarray or None
+        (b, h, tq, dv) float64, what the error stays below if rounding errors are random: the statistical form
+        of the bound, which a sum that has stopped does not obey.
     """
 
     golden: Golden
     output: np.ndarray
     weight: np.ndarray
     bound: np.ndarray
+    likely: np.ndarray | None = None
 
     @cached_property
     def error(self):
@@ -59,13 +63,17 @@ class Comparison:
         """The largest |error| / bound over some axes, or over all."""
         return _divide(np.abs(self.error), self.bound).max(axis=axes, initial=0.0)
 
+    def worst_likely(self):
+        """|error| / likely, element by element; ``statistical`` must have been asked for."""
+        return _divide(np.abs(self.error), np.asarray(self.likely))
+
 
 def _divide(error, size):
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0.0, 0.0, error / size)
 
 
-def compare(examination, q, k, v, output, *, depth=None, magnitudes=None):
+def compare(examination, q, k, v, output, *, depth=None, magnitudes=None, statistical=False):
     """Put an output beside the golden one and the master bound of the kernel's declared carry.
 
     Parameters
@@ -82,6 +90,8 @@ def compare(examination, q, k, v, output, *, depth=None, magnitudes=None):
     magnitudes : ndarray, optional
         Scale · Σ|q||k| for every score, as far as its rounding errors may differ between the keys of a row;
         default: all of it.
+    statistical : bool
+        Fill in ``likely`` too.
 
     Returns
     -------
@@ -102,20 +112,26 @@ def compare(examination, q, k, v, output, *, depth=None, magnitudes=None):
     >>> bool(compare(examination, q, k, v, examination.call(q, k, v).output).exceeded.any())
     False
     """
-    from softcarry.numerics.bounds import attention_error_bound
-
     golden = examination.golden(q, k, v)
     if magnitudes is None:
         with np.errstate(over="ignore"):
             magnitudes = np.abs(q) @ np.swapaxes(np.abs(k), -1, -2) / math.sqrt(q.shape[-1])
+    depth = q.shape[-1] if depth is None else depth
+    bound = _bound(examination, golden, magnitudes, v, depth, statistical=False)
+    likely = _bound(examination, golden, magnitudes, v, depth, statistical=True) if statistical else None
+    return Comparison(golden, output, golden.weights @ np.abs(v), bound, likely)
+
+
+def _bound(examination, golden, magnitudes, v, depth, *, statistical):
+    from softcarry.numerics.bounds import attention_error_bound
+
     bound = attention_error_bound(
         golden.scores,
         magnitudes,
         v,
-        depth=q.shape[-1] if depth is None else depth,
+        depth=depth,
         model=examination.model,
         output_format=examination.output_format,
+        statistical=statistical,
     )
-    golden_share = 2.0 if examination.dtype == "float64" else 1.0
-    weight = golden.weights @ np.abs(v)
-    return Comparison(golden, output, weight, golden_share * np.asarray(bound.output))
+    return np.asarray(bound.output) * (2.0 if examination.dtype == "float64" else 1.0)

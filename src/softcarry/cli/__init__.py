@@ -3,15 +3,15 @@
 Exit status of every command: 0 nothing found, 1 findings, 2 wrong usage or the work could not be done.
 """
 
+import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from softcarry._version import __version__
-from softcarry.cli._console import report_error
+from softcarry.cli._console import output, report_error
 from softcarry.cli._help import HelpPages
 from softcarry.errors import SoftcarryError
 
@@ -35,7 +35,8 @@ app = App(
     default_parameter=Parameter(negative=""),
     suppress_keyboard_interrupt=False,
 )
-for _command in ("audit", "subjects", "plan", "trace", "stagnation", "envelope"):
+_COMMANDS = ("audit", "subjects", "plan", "trace", "stagnation", "envelope")
+for _command in _COMMANDS:
     app.command(f"softcarry.cli.{_command}:{_command}", name=_command)
 
 
@@ -61,12 +62,21 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """
     arguments, debug = _without_debug(sys.argv[1:] if tokens is None else tokens)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             # A terminal of an old encoding shows "?" for a block character rather than failing.
             stream.reconfigure(errors="replace")
     try:
+        if not set(arguments) & set(_COMMANDS):
+            # The list of commands shows their first lines, which cyclopts has only of commands that are loaded.
+            for command in _COMMANDS:
+                app[command]
         status = app(
-            arguments, exit_on_error=False, print_error=False, verbose=False, result_action="return_value"
+            arguments,
+            console=output(),
+            exit_on_error=False,
+            print_error=False,
+            verbose=False,
+            result_action="return_value",
         )
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -78,6 +88,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except Exception as error:
         if debug:
+            import traceback
+
             traceback.print_exc()
         report_error(_message(error))
         return CANNOT_RUN
@@ -93,11 +105,17 @@ def _without_debug(tokens: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _message(error: Exception) -> str:
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"Unexpected argument {' '.join(error.unused_tokens)!r}. {_where_help_is(error)}"
     if isinstance(error, CycloptsError):
-        return str(error)
+        return f"{error} {_where_help_is(error)}"
     if isinstance(error, SoftcarryError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror}"
     return f"unexpected {type(error).__name__}: {error}; --debug shows where"
+
+
+def _where_help_is(error: CycloptsError) -> str:
+    return f"(see {' '.join(('softcarry', *(error.command_chain or ())))} --help)"

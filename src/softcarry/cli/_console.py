@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,14 +20,19 @@ PATIENCE = 1.0
 
 
 def output() -> "Console":
-    """Console for data, on stdout as it is now (rich honours NO_COLOR and COLUMNS)."""
+    """Make a console for data, on stdout as it is now (rich honours NO_COLOR and COLUMNS)."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False, markup=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the process here, with the status that means findings.
+            raise BrokenPipeError
+
+    return Output(file=sys.stdout, highlight=False, markup=False)
 
 
 def remarks() -> "Console":
-    """Console for progress and remarks, on stderr."""
+    """Make a console for progress and remarks, on stderr."""
     from rich.console import Console
 
     return Console(file=sys.stderr, highlight=False, markup=False)
@@ -72,8 +78,15 @@ def write_svg(path: Path, svg: str) -> None:
     remarks().print(f"wrote {path}", soft_wrap=True)
 
 
+def paragraph(text: str) -> None:
+    """Write text to stdout, wrapped to the width of the console with a hanging indent."""
+    console = output()
+    wrapped = textwrap.fill(text, console.width, subsequent_indent="    ", break_on_hyphens=False)
+    console.print(wrapped, soft_wrap=True)
+
+
 def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> "Table":
-    """An empty table in the style of every command: numbers right, the columns named in ``left`` left."""
+    """Make an empty table in the style of every command: the columns named in ``left`` flush left."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -92,7 +105,7 @@ def table(*columns: str, title: str | None = None, left: Sequence[str] = ()) -> 
 
 
 def ratio(error: float) -> str:
-    """A relative error as a person reads it: percent down to 0.01 %, a power of ten below."""
+    """Write a relative error as a person reads it: percent down to 0.01 %, a power of ten below."""
     if math.isnan(error):
         return "nan"
     if math.isinf(error):
@@ -107,12 +120,13 @@ def ratio(error: float) -> str:
 
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
+_EIGHTHS_WIDE = "▏▎▍▌▋▊▉"
 
 
 def sparkline(errors: Sequence[float], low: float = 1e-8, high: float = 1.0) -> str:
-    """One block a number, its height the logarithm of the number between ``low`` and ``high``.
+    """Draw one block a number, its height the logarithm of the number between ``low`` and ``high``.
 
-    Zero and anything below ``low`` is a blank; NaN and infinity, as after an overflow, are "×".
+    Only 0 is a blank; NaN and infinity, as after an overflow, are "×".
     """
     return "".join(_spark(error, low, high) for error in errors)
 
@@ -120,20 +134,21 @@ def sparkline(errors: Sequence[float], low: float = 1e-8, high: float = 1.0) -> 
 def _spark(error: float, low: float, high: float) -> str:
     if not math.isfinite(error):
         return "×"
-    if error < low:
+    if error == 0.0:
         return " "
-    part = math.log(error / low) / math.log(high / low)
+    part = math.log(max(error, low) / low) / math.log(high / low)
     return _EIGHTHS[min(len(_EIGHTHS) - 1, int(part * len(_EIGHTHS)))]
 
 
-def bar(error: float, width: int, low: float = 1e-3, high: float = 1.0) -> str:
-    """A horizontal bar whose length is the logarithm of the number between ``low`` and ``high``."""
+def bar(error: float, width: int, low: float, high: float = 1.0) -> str:
+    """Draw a horizontal bar whose length is the logarithm of the number between ``low`` and ``high``."""
     if not math.isfinite(error):
         return "×" * width
     if error <= low:
         return ""
     part = min(1.0, math.log(error / low) / math.log(high / low))
-    return "█" * max(1, round(part * width))
+    full, eighths = divmod(max(1, round(part * width * 8)), 8)
+    return "█" * full + ("", *_EIGHTHS_WIDE)[eighths]
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """``softcarry envelope``: the error of a carry against the number of its updates."""
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -7,13 +8,14 @@ from softcarry.cli._console import (
     bar,
     check_writable,
     output,
+    paragraph,
     progress,
     ratio,
     table,
     write_json,
     write_svg,
 )
-from softcarry.cli._options import AsJson, Distribution, Rows, Seed, SvgFile
+from softcarry.cli._options import AsJson, Distribution, Rows, Seed, SvgFile, Whole
 
 if TYPE_CHECKING:
     from softcarry.numerics.experiments import Envelope
@@ -23,7 +25,7 @@ _BAR = 10
 
 def envelope(
     *,
-    n: int = 8192,
+    n: Whole = 8192,
     format: str = "bfloat16",  # noqa: A002
     distribution: Distribution = "lognormal",
     rows: Rows = 64,
@@ -81,6 +83,7 @@ def _show(measured: "Envelope") -> None:
     if measured.predicted is not None:
         names.insert(4, "predicted")
     lines = table(*names, "", title=title, left=("log scale", ""))
+    low = 10.0 ** math.floor(math.log10(min((error for error in measured.error if error > 0.0), default=0.1)))
     for k, updates in enumerate(measured.updates):
         cells = [
             str(measured.key_block[k]),
@@ -93,7 +96,6 @@ def _show(measured: "Envelope") -> None:
         before = measured.updates[k - 1] if k else 0
         cliff = before < measured.drop_index <= updates
         mark = f"<- drop index {measured.drop_index}" if cliff else ""
-        lines.add_row(*cells, bar(measured.error[k], _BAR), mark)
-    console = output()
-    console.print(lines)
-    console.print("error, largest: mean and largest over the rows; bars from 0.1% to 100%")
+        lines.add_row(*cells, bar(measured.error[k], _BAR, low), mark)
+    output().print(lines)
+    paragraph(f"error, largest: mean and largest of {measured.rows} rows; bars from {ratio(low)} to 100%")

@@ -1,11 +1,13 @@
 """``softcarry stagnation``: where running sums in narrow formats stop moving."""
 
 from dataclasses import asdict
+from itertools import product
 from typing import TYPE_CHECKING, get_args
 
 from softcarry.cli._console import (
     check_writable,
     output,
+    paragraph,
     progress,
     ratio,
     sparkline,
@@ -13,7 +15,7 @@ from softcarry.cli._console import (
     write_json,
     write_svg,
 )
-from softcarry.cli._options import AsJson, Distributions, Formats, Rows, Seed, SvgFile
+from softcarry.cli._options import AsJson, Distribution, Distributions, Formats, Rows, Seed, SvgFile, Whole
 
 if TYPE_CHECKING:
     from softcarry.numerics.experiments import SumCurve
@@ -23,7 +25,7 @@ def stagnation(
     *,
     format: Formats = None,  # noqa: A002
     distribution: Distributions = None,
-    max_n: int = 65536,
+    max_n: Whole = 65536,
     rows: Rows = 64,
     seed: Seed = 0,
     json: AsJson = False,
@@ -46,7 +48,8 @@ def stagnation(
         What the terms are: all 1, uniform on [0, 1), exponential, or the
         terms of a softmax over normal scores. [default: uniform]
     max_n
-        The longest sum; shorter ones are the powers of 4 from 16.
+        The longest sum; the shorter ones are the powers of 4 from 16. An error
+        of inf is an overflow.
     json
         Write JSON to stdout. Keys: schema, curves; each curve has format,
         distribution, order, drop_index, n, error, largest, rows, seed.
@@ -63,12 +66,11 @@ def stagnation(
         check_writable(svg)
     formats = [get_format(name) for name in format or ("bfloat16", "float16", "float32")]
     orders = get_args(SumOrder)
-    wanted = [
-        (fmt, kind, order) for kind in distribution or ["uniform"] for fmt in formats for order in orders
-    ]
+    kinds: tuple[Distribution, ...] = tuple(distribution or ("uniform",))
+    wanted = list(product(kinds, formats, orders))
     curves = []
     with progress("summing", len(wanted)) as advance:
-        for fmt, kind, order in wanted:
+        for kind, fmt, order in wanted:
             curves.append(sum_curve(fmt, distribution=kind, order=order, max_n=max_n, rows=rows, seed=seed))
             advance()
     if json:
@@ -93,7 +95,7 @@ def _show(curves: "list[SumCurve]") -> None:
         "format",
         "drop\nindex",
         "order",
-        *(f"n =\n{first.n[k]}" for k in shown),
+        *(f"n={first.n[k]}" if k == shown[0] else str(first.n[k]) for k in shown),
         "log\nscale",
         title=f"Relative error of running sums of n {first.distribution} terms",
         left=("format", "order"),
@@ -109,6 +111,6 @@ def _show(curves: "list[SumCurve]") -> None:
         )
         before = curve.format
     console.print(lines)
-    console.print(
+    paragraph(
         f"means over {first.rows} rows; blocks: n from {first.n[0]} to {first.n[-1]}, error from 1e-8 to 100%"
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from softcarry.cli._console import output, ratio, table, write_json
-from softcarry.cli._options import AsJson
+from softcarry.cli._console import output, paragraph, ratio, table, write_json
+from softcarry.cli._options import AsJson, Whole
 from softcarry.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def trace(
     *scores: float,
-    block: int = 1,
+    block: Whole = 1,
     format: str | None = None,  # noqa: A002
-    values: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    values: Annotated[list[str] | None, Parameter(consume_multiple=1)] = None,
     form: Literal["unnormalised", "normalised"] = "unnormalised",
     json: AsJson = False,
 ) -> int:
@@ -59,7 +59,8 @@ def trace(
     from softcarry.trace import recurrence
 
     if not scores:
-        msg = "trace needs at least one score; got none; try: softcarry trace 2 5 1 7"
+        before = " (scores stand before --values)" if values else ""
+        msg = f"trace needs at least one score; got none{before}; try: softcarry trace 2 5 1 7"
         raise OptionError(msg)
     row = recurrence(scores, _vectors(values), block=block, fmt=format, form=form)
     if json:
@@ -99,13 +100,12 @@ def _show(row: "Trace") -> None:
         if step.o is not None:
             cells.append(_several(step.o))
         steps.add_row(*cells, step.note)
-    console = output()
-    console.print(steps)
+    output().print(steps)
     final = row.final
-    console.print(f"m = {_number(final.m)}   l = {_number(final.l)}   lse = m + ln l = {_number(final.lse)}")
-    console.print(f"weights {_several(final.weights, 12)}")
+    paragraph(f"m = {_number(final.m)}   l = {_number(final.l)}   lse = m + ln l = {_number(final.lse)}")
+    paragraph(f"weights {_several(final.weights, 12)}")
     if final.output is not None:
-        console.print(f"output {_several(final.output, 12)}")
+        paragraph(f"output {_several(final.output, 12)}")
 
 
 def _number(x: float) -> str:

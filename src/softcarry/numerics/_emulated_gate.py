@@ -16,7 +16,7 @@ _RULES = ("every-block", "on-growth", "two-pass")
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    """``value`` if it is one of ``choices``."""
+    """Check that ``value`` is one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
         msg = f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}"
         raise OptionError(msg)
@@ -24,7 +24,7 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """``value`` as an int, at least ``least``."""
+    """Check that ``value`` is an integer of at least ``least``."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -40,7 +40,7 @@ def _real(value: Any) -> bool:
 
 
 def number(name: str, value: Any) -> float:
-    """``value`` as a float, which may be infinite or NaN."""
+    """Check that ``value`` is a number; it may be infinite or NaN."""
     if not isinstance(value, Real) or isinstance(value, bool):
         msg = f"{name} must be a number; got {value!r}"
         raise OptionError(msg)
@@ -48,7 +48,7 @@ def number(name: str, value: Any) -> float:
 
 
 def visiting_order(value: Any) -> Any:
-    """The order of the key blocks."""
+    """Check the order of the key blocks."""
     if value in ("forward", "backward"):
         return value
     if isinstance(value, tuple) and len(value) == 2 and value[0] == "permuted":
@@ -58,7 +58,7 @@ def visiting_order(value: Any) -> Any:
 
 
 def rescale_rule(value: Any) -> Any:
-    """The rescale rule."""
+    """Check the rescale rule."""
     if isinstance(value, str) and value in _RULES:
         return value
     if isinstance(value, tuple) and len(value) == 2 and _real(value[1]):
@@ -74,7 +74,7 @@ def rescale_rule(value: Any) -> Any:
 
 
 def fill_value(value: Any) -> Any:
-    """What becomes of a masked key."""
+    """Check what becomes of a masked key."""
     if isinstance(value, str) and value in ("select", "-inf"):
         return value
     if _real(value):
@@ -163,7 +163,7 @@ def _check_shapes(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any]) -> None:
 
 
 def _checked_mask(mask: Any, full: tuple[int, ...]) -> NDArray[Any]:
-    """The mask with four axes, of its own lengths: 1 or those of ``full``."""
+    """Give the mask four axes, each of length 1 or that of ``full``."""
     if not isinstance(mask, np.ndarray) or mask.dtype.name not in ("bool", *_DTYPES):
         came = mask.dtype.name if isinstance(mask, np.ndarray) else type(mask).__name__
         msg = f"mask must be a NumPy array, bool (True = attend) or float (added to the scores); got {came}"

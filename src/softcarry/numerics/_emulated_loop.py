@@ -1,182 +1,24 @@
-"""The emulated recurrence, compiled: every row walks its key blocks, then its partial carries are merged."""
+"""All rows of an emulated attention: tiles of rows, compiled, and the threads that share them out."""
 
-import math
-from typing import NamedTuple
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from softcarry.numerics._rescale import add_to_block, begin_block, round_scalar, update
-from softcarry.numerics._rounding import Rounding, round_nearest_even
+from softcarry.numerics._recurrence import merge, walk
 from softcarry.numerics._scores import dot_products, mask_scores, round_scores
 
-RUNNING = 0
-TRUE_MAXIMUM = 1
-KNOWN_BOUND = 2
+# Rows that share one reading of the keys and values from memory.
+_TILE = 8
 
 
-class Recurrence(NamedTuple):
-    """The kernel's choices other than formats, as plain numbers.
-
-    Attributes
-    ----------
-    maximum : int
-        Where m comes from: RUNNING, TRUE_MAXIMUM or KNOWN_BOUND.
-    threshold : float
-        A running maximum moves only when the block's maximum exceeds it by more than this.
-    bound : float
-        m of a KNOWN_BOUND, a number of the format of m.
-    key_block : int
-        Keys summarised at once.
-    fill : float
-        The score of a masked key, unless ``select``.
-    select : bool
-        Masked keys never enter.
-    guard : bool
-        The shift is 0 where the maximum is −inf.
-    sum_rounded : bool
-        l sums the weights after their rounding to the format of P.
-    seed : int
-        Of stochastic rounding.
-    """
-
-    maximum: int
-    threshold: float
-    bound: float
-    key_block: int
-    fill: float
-    select: bool
-    guard: bool
-    sum_rounded: bool
-    seed: int
-
-
-class Roundings(NamedTuple):
-    """To the formats in which scores, P, block sums, m, l and o are kept; all but ``l`` and ``o`` to nearest even."""
-
-    score: Rounding
-    p: Rounding
-    block: Rounding
-    m: Rounding
-    running_sum: Rounding
-    o: Rounding
-
-
-@njit(inline="always")
-def _rescale_factor(m, shift):
-    return 1.0 if m == shift and not math.isinf(m) else math.exp(m - shift)
-
-
-@njit(inline="always")
-def _shift(m, guard):
-    return 0.0 if guard and m == -math.inf else m
-
-
-@njit(inline="always")
-def _round_maximum(x, rounding):
-    # −inf says that there is no maximum yet, in every format: E4M3FN has no −inf to round it to.
-    return x if rounding.exact or x == -math.inf else round_nearest_even(x, rounding)
-
-
-@njit
-def _maximum(scores, live, select):
-    """The largest score and how many keys take part; NaN never wins, it enters through its weight."""
-    largest = -math.inf
-    count = 0
-    for j in range(len(scores)):
-        if live[j] or not select:
-            count += 1
-            if scores[j] > largest:
-                largest = scores[j]
-    return largest, count
-
-
-@njit
-def _block_sums(scores, live, values, shift, rules, roundings, sums):
-    """Fill ``sums`` with Σ p·v and return Σ p, both summed in key order in the block format."""
-    total = 0.0
-    first = True
-    for j in range(len(scores)):
-        if rules.select and not live[j]:
-            continue
-        exact = math.exp(scores[j] - shift)
-        weight = exact if roundings.p.exact else round_nearest_even(exact, roundings.p)
-        total += weight if rules.sum_rounded else exact
-        if not roundings.block.exact:
-            total = round_nearest_even(total, roundings.block)
-        if first:
-            begin_block(sums, weight, values[j], roundings.block)
-            first = False
-        else:
-            add_to_block(sums, weight, values[j], roundings.block)
-    return total
-
-
-@njit
-def _walk(scores, live, values, blocks, m, rules, roundings, sums, o, counter):
-    """Absorb the blocks with these numbers, in this order; return m and l, leave the running output in ``o``."""
-    running_sum = 0.0
-    o[:] = 0.0
-    for i in range(len(blocks)):
-        first = blocks[i] * rules.key_block
-        last = min(first + rules.key_block, len(scores))
-        largest, count = _maximum(scores[first:last], live[first:last], rules.select)
-        if count == 0 and (rules.guard or m > -math.inf):
-            continue
-        before = m
-        if rules.maximum == RUNNING and largest > m + rules.threshold:
-            m = _round_maximum(largest, roundings.m)
-        shift = _shift(m, rules.guard)
-        factor = _rescale_factor(before, shift)
-        total = 0.0
-        if count > 0:
-            total = _block_sums(
-                scores[first:last], live[first:last], values[first:last], shift, rules, roundings, sums
-            )
-        else:
-            sums[:] = 0.0
-        draw = counter + i * (len(o) + 1)
-        running_sum = round_scalar(running_sum * factor + total, roundings.running_sum, rules.seed, draw)
-        update(o, factor, sums, 1.0, roundings.o, rules.seed, draw + 1)
-    return m, running_sum
-
-
-@njit
-def _row(scores, live, values, blocks, pointer, rules, roundings, sums, part, o, counter):
-    """The carry of one row: its splits one after the other, merged in the order of their keys."""
-    m = -math.inf
-    running_sum = 0.0
-    for s in range(len(pointer) - 1):
-        start = rules.bound if rules.maximum == KNOWN_BOUND else -math.inf
-        own = blocks[pointer[s] : pointer[s + 1]]
-        if rules.maximum == TRUE_MAXIMUM:
-            for i in range(len(own)):
-                first = own[i] * rules.key_block
-                last = min(first + rules.key_block, len(scores))
-                start = max(start, _maximum(scores[first:last], live[first:last], rules.select)[0])
-            start = _round_maximum(start, roundings.m)
-        target = o if s == 0 else part
-        begun = counter + pointer[s] * (len(o) + 1)
-        part_m, part_sum = _walk(scores, live, values, own, start, rules, roundings, sums, target, begun)
-        if s == 0:
-            m, running_sum = part_m, part_sum
-            continue
-        before = m
-        # Both are numbers of the format of m already.
-        m = max(m, part_m)
-        shift = _shift(m, rules.guard)
-        factor = _rescale_factor(before, shift)
-        part_factor = _rescale_factor(part_m, shift)
-        draw = counter + (len(blocks) + s) * (len(o) + 1)
-        running_sum = round_scalar(
-            running_sum * factor + part_sum * part_factor, roundings.running_sum, rules.seed, draw
-        )
-        update(o, factor, part, part_factor, roundings.o, rules.seed, draw + 1)
-    return m, running_sum
-
-
-@njit(parallel=True, cache=True)
+@njit(cache=True, nogil=True)
 def carries(
+    first_tile,
+    last_tile,
+    tile,
     q,
     k,
     v,
@@ -189,20 +31,19 @@ def carries(
     blocks,
     pointer,
     rules,
-    score,
-    p,
-    block,
-    m_rounding,
-    sum_rounding,
-    o_rounding,
+    roundings,
     m,
     running_sum,
     o,
 ):
-    """Fill m, the running sum (rows,) and o (rows, dv) with the carry of every row of (batch, heads, tq).
+    """Fill m, the running sum (b·h, tq) and o (b·h, tq, dv) with the carries of some tiles of rows.
+
+    A tile is up to ``tile`` query rows of one head. A row's bits depend on its own data only.
 
     Parameters
     ----------
+    first_tile, last_tile, tile : int
+        The range of tiles, and their size.
     q, v : float64 arrays, C order
         (b, h, tq, d) and (b, kv_heads, tk, dv).
     k : float64 array, C order
@@ -213,38 +54,105 @@ def carries(
     blocks, pointer : int64 arrays
         Block numbers in visiting order; those of split s are ``blocks[pointer[s]:pointer[s + 1]]``.
     rules : Recurrence
-        The numerical choices.
-
-    A row is computed by one thread from its own data, so the bits do not depend on the number of threads.
+    roundings : Roundings
     """
     heads, queries = q.shape[1], q.shape[2]
-    keys = k.shape[3]
-    group = heads // k.shape[1]
-    draws = (len(blocks) + len(pointer)) * (o.shape[1] + 1)
-    for row in prange(len(m)):
-        roundings = Roundings(score, p, block, m_rounding, sum_rounding, o_rounding)
-        query = row % queries
-        head = row // queries % heads
-        batch = row // (queries * heads)
-        scores = np.empty(keys)
-        live = np.empty(keys, np.bool_)
-        sums = np.empty(o.shape[1])
-        part = np.empty(o.shape[1])
-        visible = min(max(query + keys - queries + 1, 0), keys) if causal else keys
-        dot_products(q[batch, head, query], k[batch, head // group], scores[:visible])
-        round_scores(scores[:visible], scale, roundings.score)
-        mask_scores(
-            scores,
-            live,
-            visible,
-            allowed[batch * allowed_step[0] + head * allowed_step[1] + query * allowed_step[2] :],
-            allowed_step[3],
-            bias[batch * bias_step[0] + head * bias_step[1] + query * bias_step[2] :],
-            bias_step[3],
-            roundings.score,
-            rules.fill,
+    keys, width = k.shape[3], o.shape[2] + 1
+    tiles = -(-queries // tile)
+    # Every update and merge of a row has as many draws as there are numbers in l and o.
+    draws = (len(blocks) + len(pointer)) * width
+    scores = np.empty((tile, keys))
+    live = np.empty((tile, keys), np.bool_)
+    sums = np.empty(width - 1)
+    part_m, part_sum, part_o = np.empty(tile), np.empty(tile), np.empty((tile, width - 1))
+    for t in range(first_tile, last_tile):
+        batch, head = t // tiles // heads, t // tiles % heads
+        group = head // (heads // k.shape[1])
+        start = t % tiles * tile
+        rows = min(tile, queries - start)
+        stop = start + rows
+        dot_products(q[batch, head, start:stop], k[batch, group], scores)
+        for r in range(rows):
+            at = (batch, head, start + r)
+            visible = min(max(at[2] + keys - queries + 1, 0), keys) if causal else keys
+            round_scores(scores[r], scale, roundings.score)
+            mask_scores(
+                scores[r],
+                live[r],
+                visible,
+                allowed[at[0] * allowed_step[0] + at[1] * allowed_step[1] + at[2] * allowed_step[2] :],
+                allowed_step[3],
+                bias[at[0] * bias_step[0] + at[1] * bias_step[1] + at[2] * bias_step[2] :],
+                bias_step[3],
+                roundings.score,
+                rules.fill,
+            )
+        head_m = m[t // tiles, start:stop]
+        head_sum = running_sum[t // tiles, start:stop]
+        head_o = o[t // tiles, start:stop]
+        draw = (t // tiles * queries + start) * draws
+        for s in range(len(pointer) - 1):
+            own = blocks[pointer[s] : pointer[s + 1]]
+            into = (head_m, head_sum, head_o) if s == 0 else (part_m[:rows], part_sum[:rows], part_o[:rows])
+            walk(
+                scores[:rows],
+                live[:rows],
+                v[batch, group],
+                own,
+                rules,
+                roundings,
+                sums,
+                into[0],
+                into[1],
+                into[2],
+                draw,
+                draws,
+            )
+            draw += len(own) * width
+            if s > 0:
+                merge(rules, roundings, head_m, head_sum, head_o, into[0], into[1], into[2], draw, draws)
+                draw += width
+
+
+def all_carries(arrays, causal, blocks, pointer, rules, roundings):
+    """Compute m and the running sum (b·h, tq) and o (b·h, tq, dv) of every row in Numba's number of threads.
+
+    The threads are Python's, with the interpreter lock released: compiled with ``parallel=True`` the loop
+    took more than twice as long to compile, and a process that has run it can no longer fork.
+    """
+    batch, heads, queries, _ = arrays.q.shape
+    m = np.empty((batch * heads, queries))
+    running_sum = np.empty_like(m)
+    o = np.empty((batch * heads, queries, arrays.v.shape[3]))
+    workers = numba.get_num_threads()
+    tile = max(1, min(_TILE, queries, -(-batch * heads * queries // workers)))
+    tiles = batch * heads * -(-queries // tile)
+
+    def run(first, last):
+        carries(
+            first,
+            last,
+            tile,
+            arrays.q,
+            arrays.k,
+            arrays.v,
+            arrays.allowed,
+            arrays.allowed_step,
+            arrays.bias,
+            arrays.bias_step,
+            causal,
+            arrays.scale,
+            blocks,
+            pointer,
+            rules,
+            roundings,
+            m,
+            running_sum,
+            o,
         )
-        values = v[batch, head // group]
-        m[row], running_sum[row] = _row(
-            scores, live, values, blocks, pointer, rules, roundings, sums, part, o[row], row * draws
-        )
+
+    bounds = [tiles * i // workers for i in range(workers + 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(run, *part) for part in itertools.pairwise(bounds) if part[0] < part[1]]:
+            done.result()
+    return m, running_sum, o

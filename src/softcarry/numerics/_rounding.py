@@ -42,13 +42,13 @@ class Rounding(NamedTuple):
         2^e_min.
     steps : float
         2^t, the number of steps in a binade.
-    dropped_bits : int
+    dropped_bits : numpy.uint64
         52 − t, how many mantissa bits of a float64 the format does not keep.
-    below_half : int
+    below_half : numpy.uint64
         Half a quantum less one, in units of float64's last bit; 0 when no bit is dropped.
-    odd : int
+    odd : numpy.uint64
         1, or 0 when no bit is dropped: selects the last kept bit, which decides a tie.
-    kept : int
+    kept : numpy.uint64
         The mask of the bits kept.
     subnormal_shifter : float
         2^(e_min + 52 − t): float64 numbers of that binade are spaced like the format's subnormal numbers.
@@ -59,17 +59,17 @@ class Rounding(NamedTuple):
     exact : bool
         True for float64, whose rounding is the identity.
     innocuous : bool
-        True if rounding to nearest even the float64 sum of two numbers of the format equals rounding
-        their exact sum (see `rounded_sum`).
+        True if `round_nearest_even` of the float64 sum of two numbers of the format is their exact sum
+        rounded by ``mode`` (see `rounded_sum`).
     """
 
     mode: int
     smallest_normal: float
     steps: float
-    dropped_bits: int
-    below_half: int
-    odd: int
-    kept: int
+    dropped_bits: np.uint64
+    below_half: np.uint64
+    odd: np.uint64
+    kept: np.uint64
     subnormal_shifter: float
     largest: float
     overflow: float
@@ -77,14 +77,14 @@ class Rounding(NamedTuple):
     innocuous: bool
 
 
-@njit(inline="always")
+@njit
 def binade(x, smallest_normal):
     """The power of two at or below \\|x\\|, but never below ``smallest_normal``."""
     power = np.int64(np.float64(x).view(np.int64) & _EXPONENT_BITS).view(np.float64)
     return max(power, smallest_normal)
 
 
-@njit(inline="always")
+@njit
 def round_nearest_even(x, rounding):
     """Round to nearest, ties to even, whatever ``rounding.mode``: branch-free, so that a loop vectorises.
 
@@ -94,9 +94,10 @@ def round_nearest_even(x, rounding):
     sum waits for.
     """
     magnitude = abs(x)
-    bits = np.float64(magnitude).view(np.int64)
+    # Unsigned, because two's complement has no vector shift before AVX-512.
+    bits = np.float64(magnitude).view(np.uint64)
     tie_breaker = (bits >> rounding.dropped_bits) & rounding.odd
-    normal = np.int64((bits + rounding.below_half + tie_breaker) & rounding.kept).view(np.float64)
+    normal = np.uint64((bits + rounding.below_half + tie_breaker) & rounding.kept).view(np.float64)
     subnormal = (magnitude + rounding.subnormal_shifter) - rounding.subnormal_shifter
     rounded = subnormal if magnitude < rounding.smallest_normal else normal
     rounded = rounding.overflow if rounded > rounding.largest else rounded
@@ -138,7 +139,7 @@ def round_any(x, rounding, uniform):
     return math.copysign(magnitude, x)
 
 
-@njit(inline="always")
+@njit
 def sum_to_odd(a, b):
     """The sum of two float64 numbers rounded to odd: kept if exact, else the neighbour with an odd last bit.
 
@@ -160,21 +161,20 @@ def sum_to_odd(a, b):
 
 @njit
 def rounded_sum(a, b, rounding, uniform):
-    """The exact a + b, rounded once by ``rounding.mode``.
+    """The exact a + b, rounded once by ``rounding.mode``, for at most 50 mantissa bits.
 
-    Forming a + b in float64 and rounding again would round twice. That is innocuous for nearest even when
-    53 >= 2p + 2 for the precision p = t + 1 (Figueroa, SIGNUM Newsletter 30(3), 1995), and never for
-    directed or stochastic rounding: there a term below the last place of float64 must still count.
+    Forming a + b in float64 and rounding again would round twice. Where ``rounding.innocuous`` that does no
+    harm: to nearest even it is right if 53 >= 2p + 2 for the precision p = t + 1 of a and b (Figueroa, SIGNUM
+    Newsletter 30(3), 1995). It is never right in directed or stochastic rounding, where a term far below the
+    last place of float64 still counts.
     """
-    if rounding.innocuous:
-        return round_nearest_even(a + b, rounding)
     total = sum_to_odd(a, b)
     if total == 0.0 and rounding.mode == DOWN and math.copysign(1.0, a) != math.copysign(1.0, b):
         return -0.0  # IEEE 754-2019, section 6.3
     return round_any(total, rounding, uniform)
 
 
-@njit(inline="always")
+@njit
 def scramble(seed, counter):
     """64 random bits from a seed and a counter: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     z = np.uint64(seed) + np.uint64(counter) * np.uint64(0x9E3779B97F4A7C15)
@@ -183,7 +183,7 @@ def scramble(seed, counter):
     return z ^ (z >> np.uint64(31))
 
 
-@njit(inline="always")
+@njit
 def uniform(seed, counter):
     """A number in [0, 1), a multiple of 2^-53, from a seed and a counter.
 

@@ -1,4 +1,4 @@
-"""One row of scores for the emulation, compiled: q·k, scale, bias and mask, each rounded to the score format."""
+"""Scores for the emulation, compiled: q·k, scale, bias and mask, rounded to the score format."""
 
 import math
 
@@ -11,33 +11,28 @@ _CHUNK = 512
 
 
 @njit
-def dot_products(query, keys, scores):
-    """Fill ``scores`` with query · keys in float64; ``keys`` is (d, at least len(scores)).
+def dot_products(queries, keys, scores):
+    """Fill ``scores`` (rows, tk) with queries (rows, d) times keys (d, tk) in float64.
 
     Keys are the inner loop, so it vectorises and still adds the d products of a key in order.
     """
-    for first in range(0, len(scores), _CHUNK):
-        last = min(first + _CHUNK, len(scores))
-        chunk = scores[first:last]
-        chunk[:] = 0.0
-        for c in range(len(query)):
-            x = query[c]
-            column = keys[c, first:last]
-            for j in range(len(chunk)):
-                chunk[j] += x * column[j]
+    for first in range(0, keys.shape[1], _CHUNK):
+        last = min(first + _CHUNK, keys.shape[1])
+        for r in range(len(queries)):
+            chunk = scores[r, first:last]
+            chunk[:] = 0.0
+            for c in range(queries.shape[1]):
+                x = queries[r, c]
+                column = keys[c, first:last]
+                for j in range(len(chunk)):
+                    chunk[j] += x * column[j]
 
 
 @njit
 def round_scores(scores, scale, rounding):
     """Round the dot products, and again after the multiplication by the scale."""
-    if rounding.exact:
-        for j in range(len(scores)):
-            scores[j] *= scale
-    else:
-        for j in range(len(scores)):
-            scores[j] = scale * round_nearest_even(scores[j], rounding)
-        for j in range(len(scores)):
-            scores[j] = round_nearest_even(scores[j], rounding)
+    for j in range(len(scores)):
+        scores[j] = round_nearest_even(round_nearest_even(scores[j], rounding) * scale, rounding)
 
 
 @njit
@@ -55,8 +50,7 @@ def mask_scores(scores, live, visible, allowed, allowed_step, bias, bias_step, r
             if shift == -math.inf:
                 shown = False
             elif shift != 0.0:
-                total = scores[j] + shift
-                scores[j] = total if rounding.exact else round_nearest_even(total, rounding)
+                scores[j] = round_nearest_even(scores[j] + shift, rounding)
         if not shown:
             scores[j] = fill
         live[j] = shown

@@ -1,7 +1,10 @@
 """Running sums of many rows, compiled: a tile of rows is transposed so that every addition is one of vectors.
 
-A row never depends on the tile it lies in, and a random draw is numbered by its row and by the place of the
-addition in the row; results are the same bits for any number of threads.
+Every order is the same loop: nodes of some terms in sequence, pushed on a stack of partial sums, whose top two
+merge when the order says so. A row never depends on the tile it lies in, and a random draw is numbered by its
+row and by the place of the addition in the row, so the bits do not depend on the number of threads.
+
+The helpers are few and called from few places: each call is one more copy for the compiler to optimise.
 """
 
 import numpy as np
@@ -15,14 +18,19 @@ HALVING = 1
 STACK = 2
 KAHAN = 3
 
-# A tile of terms and a tile of tree nodes lie in the first-level cache together.
+# Numbers in a tile, which lies in the first-level cache.
 _TILE = 2048
 
-# Draws of one place in a row: that of its term, and those of the additions made there.
-_DRAWS = 5
+# Draws belong to a term, or to the node that an addition has on its right.
+_DRAWS = 6
 _TERM = 0
-_INNER = 1
-_OUTER = 2
+_NODE = 1
+_INNER = 2
+
+
+@njit
+def _draw(rounding, key, number):
+    return uniform(key, number) if rounding.mode == STOCHASTIC else 0.0
 
 
 @njit
@@ -31,205 +39,54 @@ def _add(left, i, right, j, width, rounding, keys, draw):
     if rounding.innocuous:
         for r in range(width):
             left[i + r] = round_nearest_even(left[i + r] + right[j + r], rounding)
-    elif rounding.mode == STOCHASTIC:
-        for r in range(width):
-            left[i + r] = rounded_sum(left[i + r], right[j + r], rounding, uniform(keys[r], draw))
     else:
         for r in range(width):
-            left[i + r] = rounded_sum(left[i + r], right[j + r], rounding, 0.0)
-
-
-@njit
-def _round_lanes(lanes, i, width, rounding, keys, draw):
-    if rounding.mode == NEAREST_EVEN:
-        for r in range(width):
-            lanes[i + r] = round_nearest_even(lanes[i + r], rounding)
-    elif rounding.mode == STOCHASTIC:
-        for r in range(width):
-            lanes[i + r] = round_any(lanes[i + r], rounding, uniform(keys[r], draw))
-    else:
-        for r in range(width):
-            lanes[i + r] = round_any(lanes[i + r], rounding, 0.0)
+            u = _draw(rounding, keys[r], draw)
+            left[i + r] = rounded_sum(left[i + r], right[j + r], rounding, u)
 
 
 @njit
 def _load(terms, row, start, count, tile, width, rounding, round_terms, keys):
-    """Transpose ``count`` terms of ``width`` rows into the tile: term k of lane r lies at k · width + r."""
+    """Transpose ``count`` terms of ``width`` rows, rounded: term k of lane r goes to k · width + r."""
     for r in range(width):
         for k in range(count):
             tile[k * width + r] = terms[row + r, start + k]
-    if round_terms and rounding.mode == NEAREST_EVEN:
+    if not round_terms:
+        return
+    if rounding.mode == NEAREST_EVEN:
         for i in range(count * width):
             tile[i] = round_nearest_even(tile[i], rounding)
-    elif round_terms:
+    else:
         for k in range(count):
-            _round_lanes(tile, k * width, width, rounding, keys, (start + k) * _DRAWS + _TERM)
+            for r in range(width):
+                u = _draw(rounding, keys[r], (start + k) * _DRAWS + _TERM)
+                tile[k * width + r] = round_any(tile[k * width + r], rounding, u)
 
 
 @njit
 def _run(total, i, tile, first, stop, start, width, rounding, keys):
-    """Add the terms first to stop of a tile that starts at term ``start`` into lanes i of ``total``, in order."""
-    if width == 1 and rounding.innocuous:
-        # One row is a chain of dependent additions: its sum has to stay in a register.
-        running = total[i]
-        for k in range(first, stop):
-            running = round_nearest_even(running + tile[k], rounding)
-        total[i] = running
-    else:
+    """Add terms first to stop of a tile that begins with term ``start`` into lanes i of ``total``, in order."""
+    if width > 1 or not rounding.innocuous:
         for k in range(first, stop):
             _add(total, i, tile, k * width, width, rounding, keys, (start + k) * _DRAWS + _INNER)
-
-
-@njit
-def _begin(total, i, tile, k, start, width, rounding, round_terms, keys):
-    """Lanes i of ``total`` become term k of the tile: adding it to 0 would turn −0 into 0."""
-    for r in range(width):
-        total[i + r] = tile[k * width + r]
-    if not round_terms:
-        _round_lanes(total, i, width, rounding, keys, (start + k) * _DRAWS + _TERM)
-
-
-@njit
-def _next_run(target, i, size, terms, row, tile, cursor, width, rounding, round_terms, keys):
-    """Sum the next ``size`` terms in order into lanes i of ``target``.
-
-    ``cursor`` holds the first term of the tile, the number of terms in it, and how many of them are used.
-    """
-    begun = False
-    while size > 0:
-        if cursor[2] == cursor[1]:
-            cursor[0] += cursor[1]
-            cursor[1] = min(_TILE // width, terms.shape[1] - cursor[0])
-            cursor[2] = 0
-            _load(terms, row, cursor[0], cursor[1], tile, width, rounding, round_terms, keys)
-        if not begun:
-            _begin(target, i, tile, cursor[2], cursor[0], width, rounding, round_terms, keys)
-            begun = True
-            cursor[2] += 1
-            size -= 1
-        stop = min(cursor[2] + size, cursor[1])
-        _run(target, i, tile, cursor[2], stop, cursor[0], width, rounding, keys)
-        size -= stop - cursor[2]
-        cursor[2] = stop
-
-
-@njit
-def _blocked(terms, row, width, block, rounding, flush, round_terms, keys, total):
-    """Blocks in order, and their sums in order in the format of ``flush``; one block is the sequential sum."""
-    n = terms.shape[1]
-    tile = np.empty(_TILE)
-    cursor = np.zeros(3, np.int64)
-    partial = np.empty(width)
-    for first in range(0, n, block):
-        into = total if first == 0 else partial
-        size = min(block, n - first)
-        _next_run(into, 0, size, terms, row, tile, cursor, width, rounding, round_terms, keys)
-        if first == 0:
-            _round_lanes(total, 0, width, flush, keys, _OUTER)
-        else:
-            _add(total, 0, partial, 0, width, flush, keys, first * _DRAWS + _OUTER)
-
-
-@njit
-def _reduce(nodes, count, first, width, rounding, keys, scratch):
-    """Sum a power of two of neighbouring nodes by a tree of adjacent pairs, into the lanes of node 0."""
-    if width == 1 and rounding.innocuous:
-        # One row makes its vectors of pairs, which must not be written where they are read.
-        source, target = nodes, scratch
-        while count > 1:
-            count //= 2
-            for i in range(count):
-                target[i] = round_nearest_even(source[2 * i] + source[2 * i + 1], rounding)
-            source, target = target, source
-        nodes[0] = source[0]
         return
-    step = 1
-    while step < count:
-        for i in range(0, count, 2 * step):
-            draw = (first + i + step) * _DRAWS + _OUTER
-            _add(nodes, i * width, nodes, (i + step) * width, width, rounding, keys, draw)
-        step *= 2
+    # A single row is a chain of additions that wait for each other: its sum stays in a register, and what
+    # is not an ordinary number is left to a branch, which the processor predicts.
+    running = total[i]
+    for k in range(first, stop):
+        exact = running + tile[k]
+        bits = np.float64(exact).view(np.uint64)
+        tie_breaker = (bits >> rounding.dropped_bits) & rounding.odd
+        running = np.uint64((bits + rounding.below_half + tie_breaker) & rounding.kept).view(np.float64)
+        if not (abs(exact) >= rounding.smallest_normal and abs(running) <= rounding.largest):
+            running = round_nearest_even(exact, rounding)
+    total[i] = running
 
 
 @njit
-def _tree(terms, row, width, halving, block, rounding, round_terms, keys, total):
-    """A binary counter of partial sums over nodes of ``block`` terms, or over those of recursive halving.
-
-    Halving n into ⌊n/2⌋ and ⌈n/2⌉ terms until one is left gives, at depth d = ⌊log2 n⌋, 2^d nodes of one or
-    two terms: node j has ⌊(n + the d bits of j reversed) / 2^d⌋. Above them it is the tree of a full counter.
-    """
-    n = terms.shape[1]
-    count = -(-n // block)
-    if halving:
-        count = 1
-        while 2 * count <= n:
-            count *= 2
-    singles = count == n
-    chunk = 1
-    while 2 * chunk * width <= _TILE and 2 * chunk <= count:
-        chunk *= 2
-    tile = np.empty(_TILE)
-    nodes = np.empty(chunk * width)
-    scratch = np.empty(chunk if width == 1 else 0)
-    cursor = np.zeros(3, np.int64)
-    partials = np.empty(64 * width)
-    height = 0
-    reversed_bits = 0
-    first = 0
-    while first < count:
-        while chunk > count - first:
-            chunk //= 2
-        if singles:
-            _load(terms, row, first, chunk, nodes, width, rounding, True, keys)
-        else:
-            for j in range(chunk):
-                size = min(block, n - (first + j) * block)
-                if halving:
-                    size = (n + reversed_bits) // count
-                    bit = count // 2
-                    while reversed_bits & bit:
-                        reversed_bits ^= bit
-                        bit //= 2
-                    reversed_bits |= bit
-                _next_run(nodes, j * width, size, terms, row, tile, cursor, width, rounding, round_terms, keys)
-        _reduce(nodes, chunk, first, width, rounding, keys, scratch)
-        top = height * width
-        for r in range(width):
-            partials[top + r] = nodes[r]
-        # Equal neighbours merge at once: a carry runs through the bits of the counter.
-        size = chunk
-        begin = first
-        while begin & size:
-            top -= width
-            _add(partials, top, partials, top + width, width, rounding, keys, begin * _DRAWS + _OUTER)
-            begin -= size
-            size *= 2
-        height = top // width + 1
-        first += chunk
-    begin = count & (count - 1)
-    for top in range((height - 2) * width, -1, -width):
-        _add(partials, top, partials, top + width, width, rounding, keys, begin * _DRAWS + _OUTER)
-        begin &= begin - 1
-    for r in range(width):
-        total[r] = partials[r]
-
-
-@njit
-def _kahan(terms, row, width, rounding, round_terms, keys, total):
-    """Compensated summation, each of its four operations rounded."""
-    tile = np.empty(_TILE)
-    cursor = np.zeros(3, np.int64)
-    correction = np.zeros(width)
-    stochastic = rounding.mode == STOCHASTIC
-    _next_run(total, 0, 1, terms, row, tile, cursor, width, rounding, round_terms, keys)
-    for place in range(1, terms.shape[1]):
-        k = cursor[2]
-        if k == cursor[1]:
-            k = 0
-            cursor[0] += cursor[1]
-            cursor[1] = min(_TILE // width, terms.shape[1] - cursor[0])
-            _load(terms, row, cursor[0], cursor[1], tile, width, rounding, round_terms, keys)
-        cursor[2] = k + 1
+def _compensated_run(total, correction, tile, first, stop, start, width, rounding, keys):
+    """As `_run`, by Kahan's four operations."""
+    for k in range(first, stop):
         if rounding.innocuous:
             for r in range(width):
                 y = round_nearest_even(tile[k * width + r] - correction[r], rounding)
@@ -238,22 +95,159 @@ def _kahan(terms, row, width, rounding, round_terms, keys, total):
                 correction[r] = round_nearest_even(moved - y, rounding)
                 total[r] = updated
         else:
-            draw = place * _DRAWS
+            draw = (start + k) * _DRAWS + _INNER
             for r in range(width):
-                a = uniform(keys[r], draw + 1) if stochastic else 0.0
-                b = uniform(keys[r], draw + 2) if stochastic else 0.0
-                c = uniform(keys[r], draw + 3) if stochastic else 0.0
-                d = uniform(keys[r], draw + 4) if stochastic else 0.0
-                y = rounded_sum(tile[k * width + r], -correction[r], rounding, a)
-                updated = rounded_sum(total[r], y, rounding, b)
-                moved = rounded_sum(updated, -total[r], rounding, c)
-                correction[r] = rounded_sum(moved, -y, rounding, d)
+                y = rounded_sum(tile[k * width + r], -correction[r], rounding, _draw(rounding, keys[r], draw))
+                updated = rounded_sum(total[r], y, rounding, _draw(rounding, keys[r], draw + 1))
+                moved = rounded_sum(updated, -total[r], rounding, _draw(rounding, keys[r], draw + 2))
+                correction[r] = rounded_sum(moved, -y, rounding, _draw(rounding, keys[r], draw + 3))
                 total[r] = updated
+
+
+@njit
+def _reduce(nodes, count, first, width, rounding, keys, scratch):
+    """Sum a power of two of neighbouring nodes by a tree of adjacent pairs, into the lanes of node 0."""
+    if width > 1 or not rounding.innocuous:
+        step = 1
+        while step < count:
+            for i in range(0, count, 2 * step):
+                draw = (first + i + step) * _DRAWS + _NODE
+                _add(nodes, i * width, nodes, (i + step) * width, width, rounding, keys, draw)
+            step *= 2
+        return
+    # A single row makes vectors of its pairs, which must not be written where they are read.
+    source, target = nodes, scratch
+    while count > 1:
+        count //= 2
+        for i in range(count):
+            target[i] = round_nearest_even(source[2 * i] + source[2 * i + 1], rounding)
+        source, target = target, source
+    nodes[0] = source[0]
+
+
+@njit
+def _next_reversed(bits, count):
+    """The number after ``bits`` of those below a power of two when they are counted with their bits reversed."""
+    bit = count // 2
+    while bits & bit:
+        bits ^= bit
+        bit //= 2
+    return bits | bit
+
+
+@njit
+def _pair(tile, size, count, start, width, rounding, keys):
+    """Make a tile of ``size`` terms one of ``count`` nodes, the sums of one or two terms at the depth of count.
+
+    Halving n into ⌊n/2⌋ and ⌈n/2⌉ gives ⌊(n + j) / 2^d⌋ terms at depth d, j being the number of the node with
+    its d bits reversed.
+    """
+    reversed_bits = 0
+    k = 0
+    for i in range(count):
+        for r in range(width):
+            tile[i * width + r] = tile[k * width + r]
+        k += 1
+        if size + reversed_bits >= 2 * count:
+            draw = (start + k) * _DRAWS + _INNER
+            _add(tile, i * width, tile, k * width, width, rounding, keys, draw)
+            k += 1
+        reversed_bits = _next_reversed(reversed_bits, count)
+
+
+@njit
+def _next_run(target, i, size, terms, row, tile, cursor, width, kahan, rounding, round_terms, keys):
+    """Sum the next ``size`` terms in order into lanes i of ``target``.
+
+    ``cursor`` holds the first term of the tile, the number of terms in it, and how many of them are used.
+    """
+    correction = np.zeros(width)
+    begun = False
+    while size > 0:
+        if cursor[2] == cursor[1]:
+            cursor[0] += cursor[1]
+            cursor[1] = min(len(tile) // width, terms.shape[1] - cursor[0])
+            cursor[2] = 0
+            _load(terms, row, cursor[0], cursor[1], tile, width, rounding, round_terms, keys)
+        first, stop = cursor[2], min(cursor[2] + size, cursor[1])
+        size -= stop - first
+        cursor[2] = stop
+        if not begun:
+            # A sum begins as its first term, rounded: adding that to 0 would turn −0 into 0.
+            for r in range(width):
+                u = _draw(rounding, keys[r], (cursor[0] + first) * _DRAWS + _TERM)
+                target[i + r] = round_any(tile[first * width + r], rounding, u)
+            first += 1
+            begun = True
+        if kahan:
+            _compensated_run(target, correction, tile, first, stop, cursor[0], width, rounding, keys)
+        else:
+            _run(target, i, tile, first, stop, cursor[0], width, rounding, keys)
+
+
+@njit
+def _sum_tile(terms, row, width, order, block, rounding, flush, round_terms, keys, total):
+    """Sum ``width`` rows into ``total``."""
+    n = terms.shape[1]
+    nodes = -(-n // block)
+    if order == HALVING:
+        nodes = 1
+        while 2 * nodes <= n:
+            nodes *= 2
+    tree_of_terms = order == HALVING or (order == STACK and block == 1)
+    chunk = 1
+    if tree_of_terms:
+        # A chunk of nodes is loaded and summed at once; a node has two terms at most.
+        while 2 * chunk <= nodes and 4 * chunk * width <= _TILE:
+            chunk *= 2
+    chunks = nodes // chunk
+    tile = np.empty(_TILE)
+    scratch = np.empty(chunk)
+    cursor = np.zeros(3, np.int64)
+    partials = np.empty(66 * width)
+    height = 0
+    reversed_bits = 0
+    start = 0
+    first = 0
+    while first < nodes:
+        while chunk > nodes - first:
+            chunk //= 2
+        top = height * width
+        if tree_of_terms:
+            size = chunk
+            if order == HALVING:
+                size = (n + reversed_bits) // chunks
+                reversed_bits = _next_reversed(reversed_bits, chunks)
+            _load(terms, row, start, size, tile, width, rounding, True, keys)
+            if size > chunk:
+                _pair(tile, size, chunk, start, width, rounding, keys)
+            _reduce(tile, chunk, first, width, rounding, keys, scratch)
+            start += size
+            for r in range(width):
+                partials[top + r] = tile[r]
+        else:
+            size = min(block, n - first * block)
+            kahan = order == KAHAN
+            _next_run(partials, top, size, terms, row, tile, cursor, width, kahan, rounding, round_terms, keys)
+        height += 1
+        # A counter of nodes: equal neighbours merge as a carry runs through its bits. In the end all do, the
+        # youngest first; blocks in sequence always do.
+        begin = first
+        bit = chunk
+        first += chunk
+        while height > 1 and (order == BLOCKED or begin & bit or first == nodes):
+            top = (height - 2) * width
+            _add(partials, top, partials, top + width, width, flush, keys, begin * _DRAWS + _NODE)
+            begin &= begin - 1
+            bit *= 2
+            height -= 1
+    for r in range(width):
+        total[r] = partials[r]
 
 
 @njit(parallel=True, cache=True)
 def sum_rows(terms, order, block, rounding, flush, round_terms, seed, width):
-    """Sums of the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time."""
+    """Sums of the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time, in blocks of at most n terms."""
     rows = terms.shape[0]
     sums = np.empty(rows)
     for tile in prange(-(-rows // width)):
@@ -263,10 +257,5 @@ def sum_rows(terms, order, block, rounding, flush, round_terms, seed, width):
         for r in range(lanes):
             keys[r] = scramble(seed, row + r)
         total = sums[row : row + lanes]
-        if order == BLOCKED:
-            _blocked(terms, row, lanes, block, rounding, flush, round_terms, keys, total)
-        elif order == KAHAN:
-            _kahan(terms, row, lanes, rounding, round_terms, keys, total)
-        else:
-            _tree(terms, row, lanes, order == HALVING, block, rounding, round_terms, keys, total)
+        _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, keys, total)
     return sums

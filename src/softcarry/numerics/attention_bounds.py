@@ -7,8 +7,10 @@ summed in a wider format):
     |ô − o| ≤ w·(2δ + 2ε + r_P·u_P + E_l + E_o + R·(u_l + u_o)) + u_out·|o|
 
 δ is the error of a score, ε of an exponential, E_l and E_o of the sums, R the number of rescales. What is
-computed here is never larger than that for small errors and stays valid for large ones. With d_j the bound on
-|ln(p̂_j/p_j)| before normalisation, D = Σ p_j·(e^d_j − 1), and o' the output of the perturbed weights,
+computed here weighs each error with what it acts on (the key's own weight in place of the largest δ, |o| in
+place of w for errors of l), counts the roundings that the formula leaves out, and stays valid for large
+errors. With d_j the bound on |ln(p̂_j/p_j)| before normalisation, D = Σ p_j·(e^d_j − 1), and o' the output of
+the perturbed weights,
 
     |o' − o| ≤ e^(Σ p_j·d_j)·(Σ p_j·(e^d_j − 1)·|v_j| + D·|o|),
 
@@ -22,24 +24,23 @@ from typing import NamedTuple
 import numpy as np
 
 from softcarry.errors import ShapeError
+from softcarry.numerics._arguments import one_of, positive, whole
 from softcarry.numerics.formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import (
     gamma,
     lse_bound,
     merge_bound,
-    one_of,
-    positive,
     probabilistic_gamma,
     summation_bound,
-    whole,
 )
 
 CARRY_ORDERS = ("sequential", "pairwise", "carry-stack", "kahan")
 
 _LOG2_E = 1.4426950408889634
 
-# exp(700) is still finite in float64; a score that is off by this much makes every bound trivial.
-_LARGEST_EXPONENT = 700.0
+# Still finite in float64, alone and in the sums and products below: what is larger is as good as no bound.
+_LARGEST_EXPONENT = 600.0
+_LARGEST = 1e200
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class CarryModel:
         the score format if that is wider.
     exp_ulps : float
         Error of an exponential in units in the last place of ``block_format``. The default allows for the
-        fast vector exponentials of CPU kernels, whose authors state 20; a hardware exp2 has 2.
+        fast vector exponential of torch's CPU kernels, which states 20 (17 were measured); a hardware exp2
+        has 2.
 
     Raises
     ------
@@ -226,25 +228,32 @@ def attention_error_bound(
     total = p.sum(axis=-1, keepdims=True)
     p /= np.where(total == 0.0, 1.0, total)
 
+    log_p = s - maximum - np.log(np.where(total == 0.0, 1.0, total))
     s = np.where(usable, s, 0.0)
-    d = (_growth(depth + 4, u, chance) + _roundoff(input_format, 2.0)) * np.where(usable, magnitudes, 0.0)
-    d += (_roundoff(model.score_format, 2.0) + _LOG2_E * u) * np.abs(s)
-    d += _LOG2_E * u * np.abs(maximum) + 2.0 * u * (maximum - s)
-    d += (1.0 + rescales[..., None]) * 2.0 * model.exp_ulps * u
-    d = np.where(usable, np.minimum(d, _LARGEST_EXPONENT), 0.0)
+    magnitudes = np.where(usable, magnitudes, 0.0)
+    with np.errstate(over="ignore"):
+        d = (
+            min(_growth(depth + 4, u, chance), _LARGEST) * magnitudes
+            + _roundoff(input_format, 2.0) * magnitudes
+        )
+        d += (_roundoff(model.score_format, 2.0) + _LOG2_E * u) * np.abs(s)
+        d += _LOG2_E * u * np.abs(maximum) + 2.0 * u * (maximum - s)
+        d += (1.0 + rescales[..., None]) * 2.0 * model.exp_ulps * u
+    d = np.where(usable, np.minimum(d, _LARGEST), 0.0)
 
     # The weights' error, which the sums' errors then come on top of.
     finite = np.isfinite(v)
     size = np.where(finite, np.abs(v), 0.0)
     exact = np.abs(p @ np.where(finite, v, 0.0))
     w = p @ size
-    raised = p * np.expm1(d)
+    raised, raised_log = _raised(p, log_p, d)
     drift = raised.sum(axis=-1, keepdims=True)
-    jensen = np.exp(np.minimum((p * d).sum(axis=-1, keepdims=True), _LARGEST_EXPONENT))
-    moved = raised @ size
     largest = size.max(axis=-2, keepdims=True, initial=0.0)
-    weights_error = np.minimum(jensen * (moved + drift * exact), largest + exact)
-    w_moved = np.minimum(w + jensen * (moved + drift * w), largest)
+    with np.errstate(over="ignore"):
+        jensen = np.exp(np.minimum((p * d).sum(axis=-1, keepdims=True), _LARGEST_EXPONENT))
+        moved = raised @ size
+        weights_error = np.minimum(jensen * (moved + drift * exact), largest + exact)
+        w_moved = np.minimum(w + jensen * (moved + drift * w), largest)
 
     l_error, o_error = _carry_errors(usable.sum(axis=-1), s.shape[-1], rescales, model, chance)
     l_error, o_error = l_error[..., None], o_error[..., None]
@@ -263,7 +272,7 @@ def attention_error_bound(
         error = weights_error + carried / (1.0 - l_error)
         error += (3.0 * u + output_format.unit_roundoff) * (exact + error) + output_format.smallest_subnormal
         lse = np.log(np.where(total == 0.0, 1.0, total)) + maximum
-        lse_error = lse_bound(maximum, np.maximum(total, 1.0), l_error, working) + np.log1p(drift)
+        lse_error = lse_bound(maximum, np.maximum(total, 1.0), l_error, working) + raised_log
         lse_error += (lse_format.unit_roundoff + 2.0 * u) * np.abs(lse)
 
     no_claim = np.any(live & ~usable, axis=-1, keepdims=True)
@@ -304,6 +313,20 @@ def _overflowing(s, magnitudes, live, model):
     with np.errstate(invalid="ignore"):
         fine = (np.abs(s) <= largest) & (magnitudes <= model.working_format.largest)
     return np.any(live & ~fine, axis=-1)
+
+
+def _raised(p, log_p, d):
+    """Return p·(e^d − 1) and ln Σ p·e^d, also where p underflows or e^d overflows."""
+    raised = p * np.expm1(np.minimum(d, 1.0))
+    log_sum = np.log1p(raised.sum(axis=-1, keepdims=True))
+    if np.any(d > 1.0):
+        exponent = log_p + d
+        peak = np.maximum(exponent.max(axis=-1, keepdims=True), 0.0)
+        with np.errstate(divide="ignore"):
+            exact = peak + np.log(np.exp(exponent - peak).sum(axis=-1, keepdims=True))
+        log_sum = np.where(np.any(d > 1.0, axis=-1, keepdims=True), exact, log_sum)
+        raised = np.where(d > 1.0, np.exp(np.minimum(exponent, _LARGEST_EXPONENT)) - p, raised)
+    return raised, log_sum
 
 
 def _rescales(s, model):

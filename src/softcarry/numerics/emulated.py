@@ -23,12 +23,13 @@ Empty = Literal["zero", "nan", "mean"]
 
 
 class EmulatedKernel:
-    """Attention computed as a blocked kernel with these formats, this blocking and these rules computes it.
+    r"""Attention computed as a blocked kernel with these formats, this blocking and these rules computes it.
 
     The key blocks of a row are visited one after the other, and each updates the carry (m, l, o) once:
 
-    .. math:: m' = \\max(m, \\max_j s_j), \\quad l' = \\mathrm{fl}_l(l e^{m - m'} + \\textstyle\\sum_j p_j), \\quad
-              o' = \\mathrm{fl}_o(o e^{m - m'} + \\textstyle\\sum_j p_j v_j), \\quad p_j = e^{s_j - m'}
+    .. math:: m' = \max(m, \max_j s_j), \quad p_j = e^{s_j - m'}, \quad
+              l' = \mathrm{fl}_l(l e^{m - m'} + \sum_j p_j), \quad
+              o' = \mathrm{fl}_o(o e^{m - m'} + \sum_j p_j v_j)
 
     with one rounding an update to the format in which l or o is kept. Every operation is carried out in
     float64 and its result rounded once to the format that keeps it. What is emulated is the carry and the
@@ -70,8 +71,8 @@ class EmulatedKernel:
         What becomes of a masked key (False, beyond the causal diagonal, or additive −inf). "select": it never
         takes part. "-inf" or a finite number: its score is replaced by that, and it takes part.
     empty : "zero", "nan" or "mean"
-        What a row returns whose l is 0: 0, NaN, or the mean of all V of its head. l is 0 for a row without keys
-        under fill "select" or "-inf", and for a row whose weights have all underflowed.
+        What a row returns whose l is 0: 0, NaN, or the mean of all V of its head. l is 0 for a row without
+        keys under fill "select" or "-inf", and for a row whose weights have all underflowed.
     seed : int
         Of stochastic rounding. The same seed gives the same bits.
     l_from : "unrounded" or "rounded"
@@ -167,7 +168,7 @@ class EmulatedKernel:
         self.lse_empty = gate.number("lse_empty", lse_empty)
 
     def __repr__(self) -> str:
-        """The call that makes an equal kernel, without the arguments that are the defaults."""
+        """Write the call that makes an equal kernel, without the arguments that are the defaults."""
         defaults = {
             name: parameter.default for name, parameter in inspect.signature(type(self)).parameters.items()
         }
@@ -180,7 +181,7 @@ class EmulatedKernel:
         return f"{type(self).__name__}({', '.join(said)})"
 
     def split_starts(self, tk: int) -> list[int]:
-        """The first key of every split that has keys."""
+        """Give the first key of every split that has keys."""
         length = self._split_blocks(tk) * self.key_block
         return list(range(0, tk, length)) if tk else []
 
@@ -247,7 +248,8 @@ class EmulatedKernel:
             lse = m + np.log(running_sum)
             if self.lse_base == "2":
                 lse = lse * math.log2(math.e)
-            output[empty] = self._empty_rows(v, output)[empty]
+            if empty.any():
+                output[empty] = self._empty_rows(v, output)[empty]
             lse = np.where(empty, self.lse_empty, lse)
             if self.output_format is not None:
                 output = self.output_format.round(output)
@@ -267,12 +269,13 @@ class EmulatedKernel:
     ) -> "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]":
         """m, l (b, h, tq) and o (b, h, tq, dv) of every row, in float64."""
         # Numba takes half a second to import: only a kernel that is called needs it.
-        from softcarry.numerics import _emulated_loop as loop
+        from softcarry.numerics import _recurrence as recurrence
+        from softcarry.numerics._emulated_loop import all_carries
 
         rule, argument = self.rescale if isinstance(self.rescale, tuple) else (self.rescale, 0.0)
-        origins = {"two-pass": loop.TRUE_MAXIMUM, "bound": loop.KNOWN_BOUND}
-        rules = loop.Recurrence(
-            maximum=origins.get(rule, loop.RUNNING),
+        origins = {"two-pass": recurrence.TRUE_MAXIMUM, "bound": recurrence.KNOWN_BOUND}
+        rules = recurrence.Recurrence(
+            maximum=origins.get(rule, recurrence.RUNNING),
             threshold=argument if rule == "lazy" else 0.0,
             bound=float(self.m_format.round(argument)) if rule == "bound" else 0.0,
             key_block=self.key_block,
@@ -282,34 +285,18 @@ class EmulatedKernel:
             sum_rounded=self.l_from == "rounded",
             seed=self.seed,
         )
-        blocks, pointer = self._visits(arrays.v.shape[2])
-        shape = arrays.q.shape[:3]
-        rows = math.prod(shape)
-        m, running_sum, o = np.empty(rows), np.empty(rows), np.empty((rows, arrays.v.shape[3]))
-        loop.carries(
-            arrays.q,
-            arrays.k,
-            arrays.v,
-            arrays.allowed,
-            arrays.allowed_step,
-            arrays.bias,
-            arrays.bias_step,
-            causal,
-            arrays.scale,
-            blocks,
-            pointer,
-            rules,
-            self.score_format.rounding(),
-            self.p_format.rounding(),
-            self.block_format.rounding(),
-            self.m_format.rounding(),
-            self.l_format.rounding(self.rounding),
-            self.o_format.rounding(self.rounding),
-            m,
-            running_sum,
-            o,
+        roundings = recurrence.Roundings(
+            score=self.score_format.rounding(),
+            p=self.p_format.rounding(),
+            block=self.block_format.rounding(),
+            m=self.m_format.rounding(),
+            running_sum=self.l_format.rounding(self.rounding),
+            o=self.o_format.rounding(self.rounding),
         )
-        return m.reshape(shape), running_sum.reshape(shape), o.reshape(*shape, arrays.v.shape[3])
+        blocks, pointer = self._visits(arrays.v.shape[2])
+        m, running_sum, o = all_carries(arrays, causal, blocks, pointer, rules, roundings)
+        shape = arrays.q.shape[:3]
+        return m.reshape(shape), running_sum.reshape(shape), o.reshape(*shape, o.shape[2])
 
     def _masked_score(self) -> float:
         if isinstance(self.fill, str):

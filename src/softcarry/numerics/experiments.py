@@ -7,6 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from softcarry.errors import OptionError
 from softcarry.numerics.formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import one_of, whole
 from softcarry.numerics.swamping import carry_error
@@ -15,6 +16,7 @@ Distribution = Literal["equal", "uniform", "exponential", "lognormal"]
 SumOrder = Literal["sequential", "pairwise"]
 
 _ELEMENTS_AT_ONCE = 2**22
+_LONGEST = 2**27
 # What the predictions call the terms that the measurement draws; for exponential ones there is none.
 _PREDICTED_TERMS = {"equal": "equal", "uniform": "uniform", "lognormal": "normal"}
 
@@ -115,7 +117,7 @@ def softmax_terms(distribution: Distribution, n: int, *, rows: int = 1, seed: in
     [[1.0, 1.0, 1.0]]
     """
     one_of("distribution", distribution, get_args(Distribution))
-    n, rows, seed = whole("n", n, 1), whole("rows", rows, 1), whole("seed", seed, 0)
+    n, rows, seed = _length("n", n), whole("rows", rows, 1), whole("seed", seed, 0)
     return np.stack([_row(distribution, n, row, seed) for row in range(rows)])
 
 
@@ -172,7 +174,7 @@ def sum_curve(
     fmt = get_format(fmt)
     one_of("distribution", distribution, get_args(Distribution))
     one_of("order", order, get_args(SumOrder))
-    max_n, rows, seed = whole("max_n", max_n, 1), whole("rows", rows, 1), whole("seed", seed, 0)
+    max_n, rows, seed = _length("max_n", max_n), whole("rows", rows, 1), whole("seed", seed, 0)
     lengths = _lengths(max_n)
     mean, largest = [], []
     for n in lengths:
@@ -232,7 +234,7 @@ def envelope(
 
     fmt = get_format(fmt)
     one_of("distribution", distribution, get_args(Distribution))
-    n, rows, seed = whole("n", n, 1), whole("rows", rows, 1), whole("seed", seed, 0)
+    n, rows, seed = _length("n", n), whole("rows", rows, 1), whole("seed", seed, 0)
     blocks = (n, *(2**k for k in reversed(range((n - 1).bit_length()))))
     errors: list[list[NDArray[np.float64]]] = [[] for _ in blocks]
     for terms in _batches(distribution, n, rows, seed):
@@ -253,7 +255,7 @@ def envelope(
         largest=tuple(float(np.max(np.concatenate(found))) for found in errors),
         predicted=None
         if terms_name is None
-        else tuple(carry_error(n, blocks, fmt, terms=terms_name).tolist()),
+        else tuple(float(carry_error(n, block, fmt, terms=terms_name)) for block in blocks),
         rows=rows,
         seed=seed,
     )
@@ -287,3 +289,11 @@ def _relative(total: NDArray[np.float64], exact: NDArray[np.float64]) -> NDArray
 def _lengths(max_n: int) -> tuple[int, ...]:
     powers = [4**k for k in range(2, 32) if 4**k < max_n]
     return (*powers, max_n)
+
+
+def _length(name: str, got: int) -> int:
+    length = whole(name, got, 1)
+    if length > _LONGEST:
+        msg = f"{name} is at most 2**27, a row that memory holds; got {length}: measure a shorter row"
+        raise OptionError(msg)
+    return length

@@ -11,8 +11,9 @@ from softcarry.numerics.formats import FloatFormat, RoundingMode, get_format
 
 Order = Literal["sequential", "pairwise", "blocked", "kahan", "two-level", "carry-stack"]
 
-# Rows summed side by side: wide enough to hide the latency of an addition, small enough for the cache.
-_WIDEST = 64
+# Rows summed side by side: enough to hide the latency of an addition, and few enough that each is read in
+# long pieces (rows of a power of two of terms all fall into the same sets of the cache).
+_WIDEST = 16
 
 
 def running_sum(
@@ -117,6 +118,9 @@ def running_sum(
     block = _check_block(order, block)
     _check_arithmetic(fmt, rounding)
     _check_arithmetic(flush, rounding)
+    if not flush.holds(fmt):
+        msg = f"flush_format must hold every number of {fmt.name}; got {flush.name}: choose a wider one"
+        raise OptionError(msg)
     to_format, to_flush = fmt.rounding(rounding), flush.rounding(rounding)
     key = as_seed(seed)
     values = as_float_array(terms, keep_float32=True)
@@ -135,8 +139,6 @@ def running_sum(
     # Rounding twice is innocuous only for operands of the format that is rounded to.
     if not round_terms:
         to_format = to_format._replace(innocuous=False)
-    if not flush.holds(fmt):
-        to_flush = to_flush._replace(innocuous=False)
     rows = np.ascontiguousarray(values).reshape(-1, n)
     code = {"kahan": _sums.KAHAN, "pairwise": _sums.HALVING, "carry-stack": _sums.STACK}.get(order, _sums.BLOCKED)
     share = -(-len(rows) // numba.get_num_threads())

@@ -7,46 +7,15 @@ and Mary, SISC 43(1), 2021).
 """
 
 import math
+
 import numpy as np
 
 from softcarry.errors import OptionError
+from softcarry.numerics._arguments import one_of, positive, whole
 from softcarry.numerics.formats import FloatFormat, get_format
 
 ORDERS = ("sequential", "pairwise", "blocked", "kahan", "two-level", "carry-stack")
 ROUNDINGS = ("nearest-even", "nearest-away", "toward-zero", "up", "down", "stochastic")
-
-
-def one_of(name, value, choices):
-    """Raise OptionError unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        msg = f"{name} is one of {', '.join(map(repr, choices))}; got {value!r}"
-        raise OptionError(msg)
-
-
-def whole(name, value, least):
-    """Return ``value`` as an int, or raise OptionError unless it is a whole number of at least ``least``."""
-    number = None
-    if not isinstance(value, bool | np.bool_ | str):
-        try:
-            number = int(value)
-        except (TypeError, ValueError, OverflowError):
-            number = None
-    if number is None or number != value or number < least:
-        msg = f"{name} is a whole number of at least {least}; got {value!r}"
-        raise OptionError(msg)
-    return number
-
-
-def positive(name, value):
-    """Return ``value`` as a float, or raise OptionError unless it is finite and above 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0.0 < number < math.inf:
-        msg = f"{name} is a finite number above 0; got {value!r}"
-        raise OptionError(msg)
-    return number
 
 
 def roundoff(fmt: str | FloatFormat, rounding: str = "nearest-even") -> float:
@@ -306,6 +275,7 @@ def merge_bound(
     order: str = "sequential",
     exp_format: str | FloatFormat | None = None,
     exp_ulps: float = 2.0,
+    rounding: str = "nearest-even",
 ) -> float:
     r"""Bound on the relative error that merging the carries of s key splits adds to l and to o.
 
@@ -325,6 +295,8 @@ def merge_bound(
         The format of the exponentials, u_exp; None for ``fmt``.
     exp_ulps : float
         Error of the exponential in units in the last place of ``exp_format``.
+    rounding : str
+        Rounding mode of the products and sums. u becomes 2u unless it is to nearest.
 
     Returns
     -------
@@ -356,7 +328,7 @@ def merge_bound(
         2.0 * positive("exp_ulps", exp_ulps) * depth,
         get_format(fmt if exp_format is None else exp_format).unit_roundoff,
     )
-    return float(gamma(3 * depth, get_format(fmt).unit_roundoff) + exponentials)
+    return float(gamma(3 * depth, roundoff(fmt, rounding)) + exponentials)
 
 
 def lse_bound(m, l, summation_error=0.0, fmt: str | FloatFormat = "float32"):  # noqa: E741

@@ -7,8 +7,9 @@ from statistics import NormalDist
 import numpy as np
 
 from softcarry.errors import OptionError
+from softcarry.numerics._arguments import one_of, positive, whole
 from softcarry.numerics.formats import FloatFormat, get_format
-from softcarry.numerics.summation_bounds import ROUNDINGS, one_of, positive, whole
+from softcarry.numerics.summation_bounds import ROUNDINGS
 
 TERMS = ("equal", "uniform", "normal")
 
@@ -171,7 +172,9 @@ def carry_error(
     -------
     float or ndarray
         The relative error, 0 for n = 0; inf where the sum exceeds the format's largest number. It is a
-        prediction of the mean over rows, not a bound.
+        prediction of the mean over rows, not a bound: against 150 rows of 8192 keys in bfloat16 it lies
+        between the 5 % and the 95 % quantile of their errors for "uniform" and for "normal" up to sd = 1. At
+        sd = 2 the lognormal block sums are too even, and it is up to a quarter low at 4 to 16 keys a block.
 
     Raises
     ------
@@ -188,7 +191,7 @@ def carry_error(
     >>> float(carry_error(1024, 1, "bfloat16"))
     0.75
     >>> [round(float(x), 3) for x in carry_error(8192, [128, 32, 8, 1], "bfloat16", terms="normal")]
-    [0.009, 0.027, 0.415, 0.732]
+    [0.008, 0.05, 0.394, 0.723]
     """
     one_of("terms", terms, TERMS)
     one_of("rounding", rounding, ROUNDINGS)
@@ -199,7 +202,9 @@ def carry_error(
     for place in np.ndindex(keys.shape):
         count = whole("n", keys[place].item(), 0)
         size = whole("key_block", blocks[place].item(), 1)
-        errors = [_drift(count / size, sums, fmt, rounding) for sums in _block_sums(count, size, terms, spread)]
+        errors = [
+            _drift(count / size, sums, fmt, rounding) for sums in _block_sums(count, size, terms, spread)
+        ]
         result[place] = np.mean(errors)
     return result if result.ndim else float(result)
 

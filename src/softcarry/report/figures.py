@@ -1,4 +1,4 @@
-"""Error curves as SVG: text stays text, light and dark pages are both readable, equal input gives equal bytes."""
+"""Error curves as SVG: text stays text, equal input gives equal bytes, and dark pages are readable too."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +23,11 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 _INK = "#010203"
 _STYLE = (
     "<style>.softcarry-figure{color:#1f2328}.softcarry-figure .paper{fill:#ffffff}"
-    "@media (prefers-color-scheme:dark){.softcarry-figure{color:#e6edf3}.softcarry-figure .paper{fill:#0d1117}}"
+    "@media (prefers-color-scheme:dark){.softcarry-figure{color:#e6edf3}"
+    ".softcarry-figure .paper{fill:#0d1117}}"
     "</style>"
 )
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "softcarry",
     "font.family": "sans-serif",
@@ -123,6 +124,7 @@ def error_curves(
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}" if x >= 1 else f"{x:g}")
+        axes.set_yticks(_decades(series, floor) + ([floor] if zeros else []))
         axes.yaxis.set_major_formatter(lambda y, _: "0" if zeros and y <= floor * 1.01 else _percent(y))
         axes.minorticks_off()
         axes.grid(True, axis="y", color=_INK, alpha=0.15, linewidth=0.6)
@@ -208,7 +210,7 @@ def stagnation_svg(curves: Sequence["SumCurve"]) -> str:
 
 
 def envelope_svg(measured: "Envelope") -> str:
-    """Draw the error of a carry against its updates, beside the stagnation of equal terms.
+    """Draw the error of a carry against its updates, beside what the theory expects.
 
     Parameters
     ----------
@@ -221,11 +223,9 @@ def envelope_svg(measured: "Envelope") -> str:
         SVG.
     """
     cliff = measured.drop_index
-    shown = [(x, y) for x, y in zip(measured.updates, measured.stalled, strict=True) if y > 0.0]
     series = [Series(f"measured, {measured.distribution} terms", measured.updates, measured.error)]
-    if shown:
-        x, y = zip(*shown, strict=True)
-        series.append(Series("equal terms stop at the drop index", x, y, 1, "dotted"))
+    if measured.predicted is not None:
+        series.append(Series("predicted", measured.updates, measured.predicted, 1, "dotted"))
     marks = [(cliff, f"drop index {cliff}")] if cliff <= measured.updates[-1] else []
     title = f"A {measured.format} carry over {measured.n} keys"
     figure = error_curves(series, title=title, x_label="carry updates n/Bc", marks=marks)
@@ -274,9 +274,16 @@ def _draw(axes: "Axes", line: Series, floor: float) -> None:
 
 
 def _floor(series: Sequence[Series]) -> float:
-    """The power of ten below every positive error: the place of the errors that are 0."""
+    """Find the power of ten below every positive error: the place of the errors that are 0."""
     positive = [y for line in series for y in line.y if 0.0 < y < math.inf]
     return 10.0 ** (math.floor(math.log10(min(positive, default=1e-3))) - 1)
+
+
+def _decades(series: Sequence[Series], floor: float) -> list[float]:
+    """At most eight powers of ten above the floor, evenly apart, the largest error's among them."""
+    largest = max((y for line in series for y in line.y if 0.0 < y < math.inf), default=1.0)
+    top, bottom = math.ceil(math.log10(largest)), round(math.log10(floor))
+    return [10.0**k for k in range(top, bottom, -math.ceil((top - bottom) / 8))]
 
 
 def _percent(error: float) -> str:

@@ -22,7 +22,7 @@ CHECKS = MappingProxyType(
 
 
 def load_probe(check):
-    """The probe function of a check.
+    """Return the probe function of a check.
 
     Parameters
     ----------

@@ -4,10 +4,12 @@ import math
 
 import numpy as np
 
+_FILL = "fill masked scores with −inf, or select them away: with a finite fill, exp(fill − fill) = 1"
+
 REMEDIES = {
     "NAN": "where the running maximum is −inf, shift by 0 instead of by it, and divide by l only where l > 0",
-    "MEAN_ALL": "fill masked scores with −inf, or select them away: with a finite fill, exp(fill − fill) = 1",
-    "MEAN_SUBSET": "fill masked scores with −inf, or select them away: with a finite fill, exp(fill − fill) = 1",
+    "MEAN_ALL": _FILL,
+    "MEAN_SUBSET": _FILL,
     "UNMASKED": "apply the mask in rows that it empties, too, and write 0 where l = 0",
     "GARBAGE": "write 0 where l = 0; do not leave the output unwritten or divide by a clamped l",
     "ZERO": "write what the contract promises where l = 0",
@@ -23,7 +25,7 @@ LSE_REMEDIES = {
 
 
 def lse_class(lse):
-    """The class of the lse of rows without keys: "-inf", "+inf", "0", "nan" or "finite", or "mixed".
+    """Name the class of the lse of rows without keys: "-inf", "+inf", "0", "nan", "finite" or "mixed".
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def _lse_class(value):
 
 
 def weights_class(weights, unmasked, unit_roundoff):
-    """The class of the weights that rows without keys gave to the keys, read off one-hot values.
+    """Name the class of the weights that rows without keys gave to the keys, read off one-hot values.
 
     Parameters
     ----------
@@ -76,7 +78,8 @@ def weights_class(weights, unmasked, unit_roundoff):
     >>> weights_class(np.array([[0.25, 0.25, 0.25, 0.25]]), np.array([[0.7, 0.1, 0.1, 0.1]]), 2.0**-24)
     'MEAN_ALL'
     """
-    rows = zip(np.reshape(weights, (-1, weights.shape[-1])), np.reshape(unmasked, (-1, weights.shape[-1])))
+    keys = weights.shape[-1]
+    rows = zip(np.reshape(weights, (-1, keys)), np.reshape(unmasked, (-1, keys)), strict=True)
     kinds = {_weights_class(row, exact, unit_roundoff) for row, exact in rows}
     return kinds.pop() if len(kinds) == 1 else "mixed"
 

@@ -24,10 +24,10 @@ class LseUnit(NamedTuple):
     unit: str | None
 
 
-_NATURAL = LseUnit("the natural log, and beyond its error bound", None, "e")
+NATURAL = LseUnit("the natural log", 1.0, "e")
 
 _KNOWN = {
-    (1.0, 1.0): _NATURAL,
+    (1.0, 1.0): NATURAL,
     (LOG2E, LOG2E): LseUnit("in base 2 (log2 of Σ e^s), where natural log was expected", log(2.0), "2"),
     (log(2.0), log(2.0)): LseUnit("in base e already, though it is declared base 2", LOG2E, "e"),
     (1.0, LOG2E): LseUnit("a mixture of units, m + log2 l", None, None),
@@ -72,7 +72,7 @@ def recognise(alpha: float, beta: float, offset: float, *, depth: int) -> LseUni
         if _near(alpha, a) and _near(beta, b):
             if abs(offset) <= 0.01:
                 return unit
-            rest = "" if unit is _NATURAL else f", and {unit.description}"
+            rest = "" if unit is NATURAL else f", and {unit.description}"
             return LseUnit(f"off by the constant {offset:.4f}{rest}", None, None)
     fitted = f"{alpha:.4g}·c + {beta:.4g}·ln n + {offset:.4g}"
     return LseUnit(f"{fitted} for equal scores c on n keys, where c + ln n was expected", None, None)

@@ -14,7 +14,8 @@ Conclusion
     one slope: only lengths up to the step are.
 Tolerance
     The master bound, |ô − o| ≤ bound, componentwise (``numerics.bounds.attention_error_bound``); and whatever
-    the declared format, a sum that has stopped is an error.
+    the declared format, a sum that has stopped is an error. Within the bound, an error beyond its statistical
+    form (√n in place of n) is a warning.
 Source
     Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapter 4 (running sums); Higham and Mary,
     SISC 41(5), 2019, and Connolly, Higham and Mary, SISC 43(1), 2021 (growth by the square root; neither
@@ -57,8 +58,8 @@ class Reading:
         ones. The denominator makes the error of a stalled l the lost share of l.
     bound : float
         The largest bound / w.
-    excess : float
-        The largest error / bound.
+    excess, unlikely : float
+        The largest error / bound; on normal scores, the largest error / what random rounding errors give.
     kept_l, kept_o : float
         On equal scores, which share of l and of o arrived, in the column where the least of it did.
     """
@@ -69,6 +70,7 @@ class Reading:
     rms: float
     bound: float
     excess: float
+    unlikely: float
     kept_l: float
     kept_o: float
 
@@ -96,6 +98,8 @@ def probe(examination):
         _report_stall(examination, readings, knee, stall)
     elif any(r.excess > 1.0 for r in readings):
         _report_excess(examination, readings, knee)
+    elif any(r.unlikely > 1.0 for r in readings):
+        _report_drift(examination, readings)
     _compare_with_declaration(examination, knee, stall)
 
 
@@ -118,7 +122,7 @@ def _read(examination, n):
     except CaseRefused:
         return None
     # One product a score is not zero, so nothing in it is added inexactly.
-    comparison = compare(examination, q, k, v, output, depth=1)
+    comparison = compare(examination, q, k, v, output, depth=1, statistical=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.fmax(comparison.weight, np.abs(output))
         relative = np.where(comparison.error == 0.0, 0.0, np.abs(comparison.error) / size)[0, 0]
@@ -132,6 +136,7 @@ def _read(examination, n):
         rms=float(np.sqrt(np.mean(relative[1:] ** 2))),
         bound=float(comparison.relative_bound.max()),
         excess=float(comparison.worst()),
+        unlikely=float(comparison.worst_likely()[0, 0, 1:].max()),
         kept_l=float(kept_l.min()),
         kept_o=float(kept_o.min()),
     )
@@ -153,7 +158,11 @@ def _stall(readings, knee):
     for part, kept in (("l", [r.kept_l for r in beyond]), ("o", [r.kept_o for r in beyond])):
         levels = np.array([r.keys * share for r, share in zip(beyond, kept, strict=True)])
         # A sum that has stopped has the same value at every length: its last one before the next rounding.
-        if np.isfinite(levels).all() and levels[0] < 0.95 * beyond[0].keys and levels.max() < 1.1 * levels.min():
+        if (
+            np.isfinite(levels).all()
+            and levels[0] < 0.95 * beyond[0].keys
+            and levels.max() < 1.1 * levels.min()
+        ):
             return Stall(part, float(np.median(levels)))
     return None
 
@@ -174,7 +183,9 @@ def _explanations(readings, knee, stall):
         if block < 0.9:
             continue
         distance = abs(np.log(max(before, 1e-300) / (np.sqrt(format_.unit_roundoff) / 3.0)))
-        found.append((float(distance), {"format": name, "key_block": round(block, 1), "updates": format_.drop_index}))
+        found.append(
+            (float(distance), {"format": name, "key_block": round(block, 1), "updates": format_.drop_index})
+        )
     return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -209,8 +220,10 @@ def _report_excess(examination, readings, knee):
     worst = max(readings, key=lambda r: r.excess)
     slope = loglog_slope([r.keys for r in readings], [r.rms for r in readings])
     returns = list(knee.returns) if knee else []
-    shape = f"and comes back at n = {returns[0]:.0f}, as if the method changed with the length" if returns else (
-        f"growing as n^{slope:.2f}"
+    shape = (
+        f"and comes back at n = {returns[0]:.0f}, as if the method changed with the length"
+        if returns
+        else (f"growing as n^{slope:.2f}")
     )
     examination.fail(
         f"the error leaves the bound of the declared carry at n = {first.keys}, {shape}: it is "
@@ -225,6 +238,21 @@ def _report_excess(examination, readings, knee):
             "on_floor_again": returns,
         },
         remedy="keep m, l and o in float32 between key blocks; if the error does not grow with n, see REF",
+    )
+
+
+def _report_drift(examination, readings):
+    first = next(r for r in readings if r.unlikely > 1.0)
+    worst = max(readings, key=lambda r: r.unlikely)
+    examination.warn(
+        f"from n = {first.keys} the error is larger than random roundings of the declared carry make it, "
+        f"{worst.unlikely:.2g} times at n = {worst.keys}, though within the worst-case bound",
+        evidence={
+            "n": [r.keys for r in readings],
+            "error_over_likely": [r.unlikely for r in readings],
+            "error": [r.random for r in readings],
+        },
+        remedy="look for roundings of one sign, or a carry, or a sum inside a key block, narrower than declared",
     )
 
 

@@ -248,7 +248,10 @@ def _spread_scores(examination):
     examination.fail(
         f"scores {failing[0]} apart give {'a wrong' if finite else 'no finite'} output, where exactly one key "
         f"should count",
-        evidence={"spread_and_place_of_the_maximum": failing, "worst_error_over_bound": float(comparison.worst())},
+        evidence={
+            "spread_and_place_of_the_maximum": failing,
+            "worst_error_over_bound": float(comparison.worst()),
+        },
         remedy="subtract the running maximum before exp, and rescale by exp of a difference that is never positive",
     )
 

@@ -172,11 +172,15 @@ def _errors(comparison, head):
 def _report_beyond(examination, comparison, errors, excess):
     failing = [kind for kind, ratio in zip(KINDS, excess, strict=True) if ratio > 1.0]
     worst = int(np.argmax(excess))
-    same_as = [
-        name
-        for name, wrong in wrong_answers(comparison.golden, _values(comparison)).items()
-        if not (np.abs(comparison.output - wrong) > comparison.bound).any()
-    ] if np.isfinite(comparison.output).all() else []
+    same_as = (
+        [
+            name
+            for name, wrong in wrong_answers(comparison.golden, _values(comparison)).items()
+            if not (np.abs(comparison.output - wrong) > comparison.bound).any()
+        ]
+        if np.isfinite(comparison.output).all()
+        else []
+    )
     cause = f"; it is the answer of {same_as[0]}" if same_as else ""
     amount = f"{errors[worst].largest:.2g} of w, {excess[worst]:.2g} times the bound"
     if not np.isfinite(excess[worst]):
@@ -219,7 +223,10 @@ def _report_power(examination, comparison, v):
         for name, answer in wrong.items()
     }
     examination.fact(
-        "reference_power", power, 1.0, f"kinds of data, of {len(KINDS)}, on which the bound rules the fault out"
+        "reference_power",
+        power,
+        1.0,
+        f"kinds of data, of {len(KINDS)}, on which the bound rules the fault out",
     )
     blind = [name for name, count in power.items() if count == 0]
     if blind:

@@ -93,7 +93,7 @@ KNOWN: Mapping[str, KnownSubject] = MappingProxyType({entry.name: entry for entr
 
 
 def load_subject(name: str) -> "Subject":
-    """The known subject of that name.
+    """Load the known subject of that name.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ from softcarry.auditing.subjects import KNOWN
 
 
 def bfloat16_carry() -> Subject:
-    """The naive kernel that keeps l and o in bfloat16 and updates them once a key.
+    """Return the naive kernel that keeps l and o in bfloat16 and updates them once a key.
 
     Its sums stop moving after 2^(t+1) = 256 equal terms.
 

@@ -5,7 +5,7 @@ from softcarry.auditing.subjects import KNOWN
 
 
 def reference() -> Subject:
-    """Blocked attention made of ``Carry.of`` and ``merge``, called with NumPy arrays.
+    """Return blocked attention made of ``Carry.of`` and ``merge``, called with NumPy arrays.
 
     Returns
     -------

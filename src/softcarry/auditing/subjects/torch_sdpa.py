@@ -10,7 +10,7 @@ from softcarry.auditing.subjects import KNOWN
 
 
 def flash() -> Subject:
-    """The CPU flash attention operator.
+    """Return the CPU flash attention operator.
 
     Returns
     -------
@@ -22,7 +22,7 @@ def flash() -> Subject:
 
 
 def math() -> Subject:
-    """The MATH path of the public function, which computes the whole score matrix.
+    """Return the MATH path of the public function, which computes the whole score matrix.
 
     Returns
     -------

@@ -1,0 +1,155 @@
+"""EMPTY names each fault of rows without keys, and is silent about sound kernels."""
+
+import math
+
+import numpy as np
+import pytest
+from examining import examine, messages
+from mutants import LogAddExp, Online, TwoPass, kill_process, plain, refuse_no_keys
+
+from softcarry.numerics import EmulatedKernel
+from softcarry.reference import blocked_attention
+
+SOUND = {
+    "two passes": TwoPass(),
+    "one pass": Online(),
+    "one pass, one key a block": Online(key_block=7),
+    "by the lse": LogAddExp(),
+    "emulated": EmulatedKernel(),
+    "emulated, splits": EmulatedKernel(key_block=64, splits=4),
+    "reference": blocked_attention,
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("kernel", SOUND.values(), ids=SOUND)
+def test_sound_kernels_pass(kernel, seed):
+    examination = examine(kernel, "EMPTY", seed=seed)
+    assert messages(examination) == []
+    assert examination.facts["empty rows"].value == "ZERO"
+    assert examination.facts["lse of empty rows"].value == "-inf"
+    assert examination.verdict.outcome == "pass"
+    assert examination.calls >= 9
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_sound_kernels_pass_in_other_dtypes(dtype):
+    assert messages(examine(blocked_attention, "EMPTY", dtype=dtype)) == []
+
+
+OUTPUTS = {
+    "NAN": [TwoPass(guard=False), TwoPass(empty_output=math.nan), EmulatedKernel(empty="nan")],
+    "MEAN_ALL": [TwoPass(fill=-1e30), EmulatedKernel(empty="mean"), EmulatedKernel(fill=-1e30)],
+    "UNMASKED": [TwoPass(ignore_mask_of_empty_rows=True)],
+    "GARBAGE": [TwoPass(empty_output=7.0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "kernel"), [(kind, kernel) for kind, kernels in OUTPUTS.items() for kernel in kernels]
+)
+def test_wrong_outputs_are_named(kind, kernel):
+    examination = examine(kernel, "EMPTY")
+    found = [f for f in examination.findings if f.message == f"rows without keys give {kind}, where 0 is promised"]
+    assert len(found) == 1, messages(examination)
+    assert found[0].severity == "error"
+    assert found[0].evidence["rows"] == [1, 4, 5, 7]
+    assert "boolean mask" in found[0].evidence["cases"]
+
+
+def test_a_mean_over_the_keys_of_one_block_is_told_from_the_mean_of_all():
+    def first_half(q, k, v, *, mask=None):
+        output, _ = TwoPass()(q, k, v, mask=mask)
+        if mask is not None:
+            empty = ~mask.any(axis=-1) if mask.dtype == bool else np.isneginf(mask).all(axis=-1)
+            output[empty] = v[:, :, : v.shape[2] // 2].mean(axis=2, dtype=np.float32)[0, 0]
+        return output
+
+    assert "rows without keys give MEAN_SUBSET, where 0 is promised" in messages(examine(first_half, "EMPTY"))
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(0.0, "0"), (math.inf, "inf"), (math.nan, "nan"), (-49993.0, "-49993")]
+)
+def test_wrong_lse_is_named_by_its_value(value, word):
+    examination = examine(TwoPass(empty_lse=value), "EMPTY")
+    assert messages(examination) == [f"the lse of rows without keys is {word}, not −inf"]
+    finding = examination.findings[0]
+    assert finding.evidence["rows"] == [1, 4, 5, 7]
+    assert len(finding.evidence["cases"]) == 7
+    assert "−inf where l = 0" in finding.remedy or "finite fill" in finding.remedy
+
+
+@pytest.mark.parametrize("key_block", [16, 128, 1024])
+def test_nan_behind_a_masked_key_block_is_found(key_block):
+    found = messages(examine(Online(guard=False, key_block=key_block), "EMPTY"))
+    assert "rows that have keys are not finite (whole key blocks masked by booleans)" in found
+    assert "rows that have keys are not finite (whole key blocks masked by −inf)" in found
+
+
+def test_neighbours_that_notice_an_empty_row_are_found():
+    examination = examine(TwoPass(shared_maximum=True), "EMPTY")
+    found = [f for f in examination.findings if f.message.startswith("rows that have keys change")]
+    assert found
+    assert not set(found[0].evidence["rows that change"]) & {1, 4, 5, 7}
+
+
+def test_a_mask_ignored_beside_a_causal_one_is_found():
+    def forgets(q, k, v, *, mask=None, causal=False):
+        return TwoPass()(q, k, v, mask=None if causal else mask, causal=causal)
+
+    assert "rows that have keys are wrong (boolean mask beside a causal one)" in messages(examine(forgets, "EMPTY"))
+
+
+def test_a_kernel_that_is_inaccurate_everywhere_is_left_to_other_checks():
+    narrow = EmulatedKernel(l_format="bfloat16", o_format="bfloat16", key_block=1)
+    examination = examine(narrow, "EMPTY")
+    assert messages(examination) == []
+    assert any("beyond their error bound already" in each.reason for each in examination.skipped)
+
+
+@pytest.mark.parametrize(
+    ("contract", "kernel", "passes"),
+    [
+        ({"empty_rows": "nan", "lse_empty": "any"}, TwoPass(empty_output=math.nan), True),
+        ({"empty_rows": "nan"}, TwoPass(), False),
+        ({"empty_rows": "mean", "lse_empty": "any"}, EmulatedKernel(empty="mean"), True),
+        ({"empty_rows": "any", "lse_empty": "0"}, TwoPass(empty_output=7.0, empty_lse=0.0), True),
+        ({"lse_empty": "+inf"}, TwoPass(empty_lse=math.inf), True),
+    ],
+)
+def test_the_contract_decides(contract, kernel, passes):
+    assert (messages(examine(kernel, "EMPTY", contract=contract)) == []) is passes
+
+
+def test_a_top_left_kernel_is_not_blamed_for_its_causal_rule():
+    def top_left(q, k, v, *, is_causal=False):
+        rule = np.tri(q.shape[2], k.shape[2], dtype=bool) if is_causal else None
+        return TwoPass()(q, k, v, mask=rule)
+
+    examination = examine(top_left, "EMPTY")
+    assert examination.causal == "top-left"
+    assert messages(examination) == []
+
+
+def test_options_that_a_kernel_lacks_are_skipped():
+    examination = examine(plain, "EMPTY")
+    assert messages(examination) == []
+    assert examination.facts["empty rows"].evidence == "no keys at all (tk = 0): ZERO"
+    assert {each.reason for each in examination.skipped} == {"the kernel takes no mask"}
+
+
+def test_a_process_that_dies_is_a_finding():
+    examination = examine(TwoPass(on_no_keys=kill_process), "EMPTY", isolate=True)
+    assert messages(examination) == ["the process dies when there are no keys (tk = 0): killed by SIGFPE"]
+
+
+def test_a_kernel_may_refuse_to_have_no_keys():
+    examination = examine(TwoPass(on_no_keys=refuse_no_keys), "EMPTY")
+    assert messages(examination) == []
+    assert any("need at least one key" in each.reason for each in examination.skipped)
+
+
+def test_rows_of_the_lowest_finite_number_are_only_classified():
+    examination = examine(TwoPass(), "EMPTY")
+    assert examination.facts["rows filled with the lowest finite number"].value == "MEAN_ALL"

@@ -1,0 +1,126 @@
+"""One audit: what runs, what is recorded, and that a seed repeats it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from json_schema import violations
+from mutants import TwoPass, plain
+
+import softcarry as sc
+from softcarry.auditing import _audit
+from softcarry.auditing.examination import CaseRefused
+from softcarry.auditing.probes import CHECKS, load_probe
+from softcarry.errors import OptionError, SubjectError
+
+SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
+
+
+@pytest.fixture
+def probes(monkeypatch):
+    """Stand-ins for all probes: a dict check -> function(examination) that a test fills."""
+    table = {}
+    monkeypatch.setattr(_audit, "load_probe", lambda check: table.get(check, lambda examination: None))
+    return table
+
+
+def test_every_check_has_a_probe_with_a_docstring():
+    assert list(CHECKS) == ["EMPTY", "LSE", "RANGE", "GROWTH", "REF", "TAIL"]
+    for check in CHECKS:
+        probe = load_probe(check)
+        assert callable(probe)
+        assert __import__(probe.__module__, fromlist=["x"]).__doc__
+
+
+def test_a_bare_kernel_is_audited_and_the_report_follows_the_schema():
+    report = sc.audit(TwoPass(), only="LSE")
+    assert report.ok
+    assert [(v.check, v.dtype, v.outcome) for v in report.verdicts] == [("LSE", "float32", "pass")]
+    assert report.subject["arrays"] == "numpy"
+    assert report.subject["returns_lse"] is True
+    content = json.loads(report.to_json())
+    assert violations(content, SCHEMA_FILE) == []
+
+
+def test_the_same_seed_gives_the_same_report():
+    kernel = TwoPass(empty_lse=0.0)
+
+    def content(seed):
+        report = json.loads(sc.audit(kernel, only="LSE", seed=seed).to_json())
+        report["environment"].pop("time")
+        return report
+
+    assert content(0) == content(0)
+    assert content(0) != content(1)
+
+
+def test_checks_run_in_order_in_every_dtype_and_progress_counts_them(probes):
+    ran, steps = [], []
+    for check in CHECKS:
+        probes[check] = lambda examination: ran.append((examination.dtype, examination.check))
+    sc.audit(
+        plain, only="ref,EMPTY", dtypes="float32, bfloat16", progress=lambda *step: steps.append(step)
+    )
+    assert ran == [(dtype, check) for dtype in ("float32", "bfloat16") for check in ("EMPTY", "REF")]
+    assert [step[:2] for step in steps] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert steps[1][2] == "plain float32 REF"
+
+
+def test_what_a_probe_records_reaches_the_report(probes):
+    def first(examination):
+        examination.fail("bad", evidence={}, remedy="mend")
+        examination.fact("size", 1, 1.0, "seen")
+        examination.skip("part", "reason")
+        raise CaseRefused
+
+    def second(examination):
+        examination.fact("shape", 2, 1.0, "seen")
+
+    probes.update(EMPTY=first, LSE=second)
+    report = sc.audit(plain, only=["EMPTY", "LSE"])
+    assert not report.ok
+    assert set(report.profile["float32"]) == {"size", "shape"}
+    assert [v.outcome for v in report.verdicts] == ["fail", "pass"]
+    assert report.skipped[0].what == "part"
+
+
+def test_a_fault_of_a_probe_is_not_hidden(probes):
+    def broken(examination):
+        raise ZeroDivisionError
+
+    probes.update(EMPTY=broken)
+    with pytest.raises(ZeroDivisionError):
+        sc.audit(plain, only="EMPTY")
+
+
+def test_skip_leaves_checks_out(probes):
+    report = sc.audit(plain, skip=("TAIL", "growth"))
+    assert [v.check for v in report.verdicts] == ["EMPTY", "LSE", "RANGE", "REF"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"only": "EMTPY"}, ("EMPTY, LSE", "'EMTPY'", "did you mean 'EMPTY'?")),
+        ({"only": "LSE", "skip": "LSE"}, ("no check is left",)),
+        ({"dtypes": "float8"}, ("dtype", "bfloat16", "'float8'")),
+        ({"seed": -1}, ("seed", "-1")),
+        ({"seed": 0.5}, ("seed", "0.5")),
+        ({"contract": {"lse": "-inf"}}, ("lse_empty", "'lse'")),
+    ],
+)
+def test_unknown_arguments_are_refused_before_any_call(arguments, words):
+    def never(q, k, v):
+        raise AssertionError
+
+    with pytest.raises(OptionError) as caught:
+        sc.audit(never, **arguments)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_subject_that_can_not_run_is_an_error_not_a_finding():
+    with pytest.raises(SubjectError, match="gave no attention output"):
+        sc.audit(lambda q, k, v: np.zeros(3), only="LSE")
+    with pytest.raises(SubjectError, match="expected|callable"):
+        sc.audit(3.0)
