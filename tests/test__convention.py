@@ -222,6 +222,22 @@ def test_ambiguous_values(name, value, output_row, read_as):
     assert kept.m.item() == value or (math.isnan(kept.m.item()) and math.isnan(value))
 
 
+@pytest.mark.parametrize(
+    ("name", "l", "m"),
+    [("pallas-decode", 0.0, 0.5), ("pallas-decode-unnormalised", 64.0, -2.4e38), ("keops-pair", NAN, -INF)],
+)
+def test_an_empty_pair_is_the_identity_whatever_its_output_holds(name, l, m):  # noqa: E741
+    convention = sc.conventions[name]
+    pair = tuple(np.full((1, 1), {"l": l, "m": m}[which], np.float32) for which in CASES[name].kind)
+    output = np.full((1, 1, 2), NAN, np.float32)
+    pair = tuple(x[..., None] for x in pair) if name == "keops-pair" else pair
+    carry = convention.decode(output, pair)
+    assert (carry.m.item(), carry.l.item()) == (-INF, 0.0)
+    assert np.all(carry.o == 0)
+    _, pair_again = convention.encode(carry)
+    assert sorted(x.item() for x in pair_again) == sorted([0.0, CASES[name].empty])
+
+
 def test_a_mark_of_empty_rows_follows_packed_sequences():
     _, _, output, lse = library_arrays("flash-attn-varlen-before-2.6")
     empty = np.zeros(lse.shape, bool)

@@ -38,7 +38,7 @@ def test_no_tokens_at_all():
     assert _packed.unpack(xp, np.zeros((HEADS, 0)), lengths, padding=np.inf).shape == (2, HEADS, 0)
 
 
-@pytest.mark.parametrize("wrong", [[0, 3], [1, 5], [0, 4, 3, 5], [[0, 5]], []])
+@pytest.mark.parametrize("wrong", [[0, 3], [1, 5], [0, 4, 3, 5], [[0, 5]], [], [0.0, 5.0]])
 def test_lengths_that_do_not_cover_the_tokens_are_refused(wrong):
     with pytest.raises(ShapeError, match=r"rising from 0 to 5 tokens; got"):
         _packed.sequence_lengths(wrong, tokens=5)

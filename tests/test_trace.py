@@ -28,12 +28,12 @@ def rounded(x, precision):
 
 def loop(row, precision):
     """The recurrence with l rounded to a number of bits: one score a step, no arrays."""
-    m, l = -math.inf, 0.0
+    m, total = -math.inf, 0.0
     for s in (rounded(s, precision) for s in row):
         new = max(m, s)
-        l = rounded((l * math.exp(m - new) if l else 0.0) + math.exp(s - new), precision)
+        total = rounded((total * math.exp(m - new) if total else 0.0) + math.exp(s - new), precision)
         m = new
-    return m, l
+    return m, total
 
 
 def softmax_sum(row):
@@ -62,12 +62,12 @@ def test_every_step_is_the_sum_it_stands_for(row, block):
     assert len(trace) == -(-len(row) // block)
     for step in trace:
         prefix = row[: step.stop]
-        m, l = softmax_sum(prefix) if max(prefix) > -math.inf else (-math.inf, 0.0)
+        m, total = softmax_sum(prefix) if max(prefix) > -math.inf else (-math.inf, 0.0)
         assert step.m == m
         # A term goes through at most 24 rescales. Each errs by the rounding of m_old − m (|difference| ≤ 60,
         # so 60u in the exponential), 2u in exp, u in the product and u in the sum; exp(s − m) itself 62u.
-        assert math.isclose(step.l, l, rel_tol=(24 * 64 + 62) * U)
-        assert math.isclose(step.direct, l, rel_tol=(24 + 62) * U)
+        assert math.isclose(step.l, total, rel_tol=(24 * 64 + 62) * U)
+        assert math.isclose(step.direct, total, rel_tol=(24 + 62) * U)
 
 
 @given(scores, st.integers(1, 9))
@@ -77,18 +77,22 @@ def test_the_key_block_does_not_change_the_row(row, block):
     assert math.isclose(other.l, one.l, rel_tol=2 * (24 * 64 + 62) * U)
 
 
-@given(st.lists(st.tuples(st.floats(-20.0, 20.0), st.floats(-5.0, 5.0), st.floats(-5.0, 5.0)), min_size=1, max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.floats(-20.0, 20.0), st.floats(-5.0, 5.0), st.floats(-5.0, 5.0)), min_size=1, max_size=12
+    )
+)
 def test_both_forms_give_the_weighted_mean(keys):
     row, vectors = [key[0] for key in keys], [key[1:] for key in keys]
-    m, l = softmax_sum(row)
+    m, total = softmax_sum(row)
     for form in ("unnormalised", "normalised"):
         final = recurrence(row, vectors, form=form, block=2).final
         for column, got in enumerate(final.output):
             products = [math.exp(s - m) * v[column] for s, v in zip(row, vectors, strict=True)]
             # As for l, with 12 rescales of 44u (|difference| ≤ 40), once for the sum and once for l; the
             # normalised form multiplies by l and divides by it in between: 4u more a step.
-            bound = 2 * 12 * (44 + 4) * U * math.fsum(abs(p) for p in products) / l
-            assert abs(got - math.fsum(products) / l) <= bound + 1e-300
+            bound = 2 * 12 * (44 + 4) * U * math.fsum(abs(p) for p in products) / total
+            assert abs(got - math.fsum(products) / total) <= bound + 1e-300
 
 
 def test_the_running_output_is_in_the_form_that_was_asked_for():
@@ -172,7 +176,9 @@ def test_scores_beyond_12_do_not_overflow_float16():
 
 
 def test_overflow_is_named():
-    assert recurrence([1.0, 1e5], fmt="float16")[1].note == "score 100000 overflows float16: l is NaN from here"
+    assert (
+        recurrence([1.0, 1e5], fmt="float16")[1].note == "score 100000 overflows float16: l is NaN from here"
+    )
     tiny = FloatFormat("E3M4", 3, 4)  # its largest number is 15.5
     overflowing = recurrence([0.0] * 40, fmt=tiny, block=8)
     assert overflowing[1].l == math.inf
@@ -184,7 +190,10 @@ def test_overflow_is_named():
 
 def test_underflow_is_named():
     assert recurrence([0.0, -800.0])[1].note == "e^(s − m) underflows to 0"
-    assert recurrence([0.0, 800.0])[1].note == "maximum rises: rescale by e^-800; what was carried underflows to 0"
+    assert (
+        recurrence([0.0, 800.0])[1].note
+        == "maximum rises: rescale by e^-800; what was carried underflows to 0"
+    )
 
 
 def test_the_dictionary_holds_every_step_and_survives_json():

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from softcarry._arrays import Array, Namespace, known, matmul, select
+from softcarry._arrays import Array, Namespace, convert, known, matmul, select
 from softcarry.errors import OptionError
 
 LN2 = math.log(2.0)
@@ -78,6 +78,16 @@ def summarise(
     if m.shape != o.shape[:-1]:
         m, total = (xp.broadcast_to(array, o.shape[:-1]) for array in (m, total))
     return Summary(m, total, o)
+
+
+def of_normalised(xp: Namespace, lse: Array, output: Array | None) -> Summary:
+    """Return the summary m = lse, l = 1, o = output, by the rules of the carry where lse is not finite."""
+    finite = xp.isfinite(lse)
+    total = select(xp, finite | (lse == -math.inf), convert(xp, finite, lse.dtype), math.nan)
+    if output is not None:
+        output = select(xp, xp.expand_dims(finite, axis=-1), output, math.nan)
+        output = clear_empty(xp, lse, output)
+    return Summary(lse, total, output)
 
 
 def combine(xp: Namespace, parts: Sequence[Summary], *, base: str) -> Summary:

@@ -121,7 +121,7 @@ def warn_if_underflowed(carry: Any) -> None:
     xp = array_namespace(carry.m)
     underflowed = (carry.l == 0) & (carry.m > -math.inf)
     if known(xp.any(underflowed)):
-        rows = int(xp.sum(xp.astype(underflowed, xp.int64)))
+        rows = int(xp.sum(xp.astype(underflowed, xp.int32)))
         msg = (
             f"the bound underflowed every term of {rows} row(s), whose output is 0 and lse −inf: "
             f"lower the bound or leave it out"

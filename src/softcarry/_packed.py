@@ -17,14 +17,15 @@ def sequence_lengths(cu_seqlens: Array | list[int], *, tokens: int) -> np.ndarra
     Raises
     ------
     ShapeError
-        If ``cu_seqlens`` does not rise from 0 to the number of tokens.
+        If ``cu_seqlens`` is no list of integers that rises from 0 to the number of tokens.
     """
     bounds = np.asarray(cu_seqlens.cpu() if is_torch_array(cu_seqlens) else cu_seqlens)
-    steps = np.diff(bounds) if bounds.ndim == 1 else bounds
-    if bounds.ndim != 1 or bounds.size < 1 or bounds[0] != 0 or bounds[-1] != tokens or np.any(steps < 0):
+    integers = bounds.ndim == 1 and bounds.size > 0 and bounds.dtype.kind in "iu"
+    steps = np.diff(bounds.astype(np.int64)) if integers else bounds
+    if not integers or bounds[0] != 0 or bounds[-1] != tokens or np.any(steps < 0):
         msg = (
-            f"cu_seqlens is the cumulated lengths of the packed sequences, rising from 0 to {tokens} tokens; "
-            f"got {bounds.tolist()}: pass what the kernel was given for the queries"
+            f"cu_seqlens holds the cumulated lengths of the packed sequences, integers rising from 0 to "
+            f"{tokens} tokens; got {bounds.tolist()}: pass what the kernel was given for the queries"
         )
         raise ShapeError(msg)
     return steps

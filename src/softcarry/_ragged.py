@@ -55,9 +55,7 @@ def read_indptr(indptr: Any, n: int) -> np.ndarray:
     steps = np.diff(pointer)
     if (steps < 0).any():
         group = int(np.argmax(steps < 0))
-        msg = (
-            f"indptr must not decrease, group {group} has the negative length {steps[group]}: sort the groups"
-        )
+        msg = f"indptr must not decrease, group {group} has length {steps[group]}: sort indptr"
         raise OptionError(msg)
     return pointer
 

@@ -15,7 +15,6 @@ from softcarry._arrays import (
     options_of,
     quiet,
     require_shape,
-    select,
     working_dtype,
 )
 from softcarry._blocks import summarise_block
@@ -130,7 +129,7 @@ class Carry:
             dv; without it the carry has no o.
         like : array or dtype, optional
             Library, device and dtype: float64 for float64, float32 for narrower floating-point ones. NumPy's
-            float32 by default.
+            float32 by default. The dtypes of JAX's arrays are NumPy's: give an array, or jax.numpy.float32.
         base : "e" or "2"
 
         Raises
@@ -170,10 +169,10 @@ class Carry:
         base : "e" or "2"
             "2" for scores in log2 units.
         bound : float or array broadcastable to (...,), optional
-            A number known to be at least every score of its row, which m takes in place of the maximum.
-            Carries of equal bounds merge without rescaling. The maximum is still read, to check the bound. A
-            bound costs digits where it lies more than 87 (float32; 708 for float64; in base "e") above the
-            largest score, and underflows every term of the row from 104 (745) on.
+            A number known to be at least every score of its row; m takes it in place of the maximum, which
+            is read only to check it. Carries of equal bounds merge without rescaling. A bound costs digits
+            where it lies over 87 (float32; 708 for float64; base "e") above the largest score, and underflows
+            every term of the row from 104 (745) on.
 
         Returns
         -------
@@ -213,8 +212,7 @@ class Carry:
         ----------
         output : array (..., dv) or None
         lse : array (...,)
-            In units of the base. −inf makes the row empty whatever its output holds; NaN and +inf act as
-            scores.
+            In units of the base. −inf makes the row empty whatever its output holds; NaN, +inf act as scores.
         base : "e" or "2"
             "2" for an lse2.
 
@@ -231,21 +229,14 @@ class Carry:
         0.5
         """
         raw = cls(lse, lse, output, base)
-        xp, m, o = array_namespace(raw.m), raw.m, raw.o
-        finite = xp.isfinite(m)
-        total = select(xp, finite | (m == -math.inf), convert(xp, finite, m.dtype), math.nan)
-        if o is not None:
-            o = _algebra.clear_empty(xp, m, select(xp, xp.expand_dims(finite, axis=-1), o, math.nan))
-        return cls(m, total, o, raw.base)
+        return cls(*_algebra.of_normalised(array_namespace(raw.m), raw.m, raw.o), raw.base)
 
     def absorb(
         self, scores: Array, values: Array | None = None, *, bound: Array | float | None = None
     ) -> "Carry":
-        """Take in one more block of keys: ``self.merge(Carry.of(scores, values, base=self.base,
-        bound=bound))``.
+        """Take in one more block: ``self.merge(Carry.of(scores, values, base=self.base, bound=bound))``.
 
-        The scores are in units of the carry's base. Parameters, warnings and errors are those of `of` and
-        `merge`.
+        Scores are in units of the carry's base. Parameters, warnings and errors: see `of` and `merge`.
 
         Examples
         --------
@@ -320,10 +311,7 @@ class Carry:
 
     @property
     def output(self) -> Array:
-        """The normalised output (..., dv), o / l, in the dtype of the carry; 0 for an empty row.
-
-        Raises OptionError if the carry holds no values.
-        """
+        """The output (..., dv), o / l; 0 for an empty row. OptionError if the carry holds no values."""
         return _readout.output(self)
 
     def weights(self, scores: Array) -> Array:

@@ -22,7 +22,11 @@ def test_the_table_marks_the_cliff(capsys):
     assert lines[0].startswith("Error of a bfloat16 carry over 8192 keys, lognormal terms")
     marked = [line for line in lines if "<- drop index 256" in line]
     assert [line.split()[:2] for line in marked] == [["32", "256"]]
-    assert lines[[line.split()[:2] for line in lines].index(["1", "8192"])].split()[2] in ("71%", "72%", "73%")
+    assert lines[[line.split()[:2] for line in lines].index(["1", "8192"])].split()[2] in (
+        "71%",
+        "72%",
+        "73%",
+    )
     assert max(map(len, lines)) <= 80
 
 

@@ -79,7 +79,9 @@ def test_wrong_usage_is_one_line_and_status_2(arguments, message, capsys):
     assert captured.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--debug", "trace", "1", "--block", "0"], ["trace", "1", "--block=0", "--debug"]])
+@pytest.mark.parametrize(
+    "arguments", [["--debug", "trace", "1", "--block", "0"], ["trace", "1", "--block=0", "--debug"]]
+)
 def test_debug_shows_the_traceback_wherever_it_stands(arguments, capsys):
     assert main(arguments) == 2
     err = capsys.readouterr().err

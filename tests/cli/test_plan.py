@@ -42,7 +42,19 @@ def test_one_unsafe_key_block_is_explained(capsys):
 
 
 def test_json_is_the_plan(capsys):
-    words = ["--n", "4096", "--format", "bfloat16", "--tolerance", "0.05", "--splits", "2", "--key-block", "1", "512"]
+    words = [
+        "--n",
+        "4096",
+        "--format",
+        "bfloat16",
+        "--tolerance",
+        "0.05",
+        "--splits",
+        "2",
+        "--key-block",
+        "1",
+        "512",
+    ]
     assert main(["plan", *words, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     expected = plan(n=4096, fmt="bfloat16", tolerance=0.05, splits=2, key_block=[1, 512])

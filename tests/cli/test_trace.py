@@ -66,7 +66,15 @@ def test_values_may_be_negative_and_add_a_column(capsys):
     assert main(["trace", "0", "0", "--values", "-1", "-2"]) == 0
     out = capsys.readouterr().out
     assert "output -1.5000" in out
-    assert out.splitlines()[1].split()[-2:] == ["o", "note"]
+    # The remarks have no room beside the running output, and follow the table.
+    assert out.splitlines()[1].split()[-1] == "o"
+    assert "\nkey 1: starts from empty\n" in out
+
+
+def test_a_wide_terminal_has_room_for_remarks_beside_the_output(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["trace", "0", "1", "--values", "1", "2", "--format", "bfloat16"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[-3:] == ["error", "o", "note"]
 
 
 def test_a_narrow_format_shows_the_error_and_says_what_is_lost(capsys):
@@ -93,7 +101,10 @@ def test_lines_fit_80_columns(capsys):
         (["1", "2", "--values", "1", "2", "3"], "values must be one for each of the 2 scores"),
         (["1", "2", "--values", "[[1], [1, 2]]"], "values must be numbers in rows of one length"),
         (["1", "2", "--values", '["a", "b"]'], "values must be real numbers; got str"),
-        (["1", "--values", "x"], "--values takes numbers, or a JSON list such as '[[1, 0], [0, 1]]'; got 'x'"),
+        (
+            ["1", "--values", "x"],
+            "--values takes numbers, or a JSON list such as '[[1, 0], [0, 1]]'; got 'x'",
+        ),
         (["1", "--form", "sum"], 'Invalid value "sum" for --form. Choose from: "unnormalised", "normalised"'),
     ],
 )

@@ -61,7 +61,9 @@ def test_words_are_text_and_the_figure_has_a_title_and_a_description():
     svg = stagnation_svg([curve(), curve("pairwise", error=(0.001, 0.002, math.inf))])
     root = ET.fromstring(svg)
     shown = words(svg)
-    assert {"Running sums of uniform terms", "bfloat16, sequential", "bfloat16, pairwise", "terms n"} <= set(shown)
+    assert {"Running sums of uniform terms", "bfloat16, sequential", "bfloat16, pairwise", "terms n"} <= set(
+        shown
+    )
     assert {"drop index 256", "16", "1024", "100%", "0"} <= set(shown)
     assert root.get("role") == "img"
     assert root.get("aria-label") == root.find(f"{SVG}title").text == "Running sums of uniform terms"

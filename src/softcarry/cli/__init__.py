@@ -67,7 +67,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         if not set(arguments) & set(_COMMANDS):
-            # The list of commands shows their first lines, which cyclopts has only of commands that are loaded.
+            # The list of commands shows their first lines, and cyclopts knows those of loaded commands only.
             for command in _COMMANDS:
                 app[command]
         status = app(

@@ -90,8 +90,11 @@ def _show(row: "Trace") -> None:
         names.append("error")
     if row.final.output is not None:
         names.append("o")
-    left = [name for name in ("scores", "o") if len(row) and (blocked or name == "o")]
-    steps = table(*names, "note", left=[*left, "note"])
+    console = output()
+    # Beside a running output the remarks would be squeezed into a word a line: they follow the table.
+    beside = row.final.output is None or console.width >= 110
+    steps = table(*names, *(["note"] if beside else []), left=("scores", "o", "note"))
+    remarks = []
     for step in row:
         keys = f"{step.start + 1}-{step.stop}" if step.stop > step.start + 1 else f"{step.stop}"
         cells = [keys, _several(step.scores), *map(_number, (step.m, step.factor, step.l, step.direct))]
@@ -99,8 +102,12 @@ def _show(row: "Trace") -> None:
             cells.append(ratio(step.error))
         if step.o is not None:
             cells.append(_several(step.o))
-        steps.add_row(*cells, step.note)
-    output().print(steps)
+        steps.add_row(*cells, *([step.note] if beside else []))
+        if step.note and not beside:
+            remarks.append(f"{names[0]} {keys}: {step.note}")
+    console.print(steps)
+    for remark in remarks:
+        paragraph(remark)
     final = row.final
     paragraph(f"m = {_number(final.m)}   l = {_number(final.l)}   lse = m + ln l = {_number(final.lse)}")
     paragraph(f"weights {_several(final.weights, 12)}")

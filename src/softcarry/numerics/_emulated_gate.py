@@ -1,8 +1,6 @@
 """What the emulated kernel takes: its options and arrays, checked before any work."""
 
 import math
-import operator
-from collections.abc import Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -10,29 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softcarry.errors import DTypeError, OptionError, ShapeError
+from softcarry.numerics._arguments import whole
 
 _DTYPES = ("float64", "float32", "float16", "bfloat16")
 _RULES = ("every-block", "on-growth", "two-pass")
-
-
-def choice(name: str, value: Any, choices: Sequence[str]) -> Any:
-    """Check that ``value`` is one of ``choices``."""
-    if not isinstance(value, str) or value not in choices:
-        msg = f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}"
-        raise OptionError(msg)
-    return value
-
-
-def integer(name: str, value: Any, least: int) -> int:
-    """Check that ``value`` is an integer of at least ``least``."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or not least <= number < 2**63:
-        msg = f"{name} must be an integer of at least {least}; got {value!r}"
-        raise OptionError(msg)
-    return number
 
 
 def _real(value: Any) -> bool:
@@ -49,10 +28,10 @@ def number(name: str, value: Any) -> float:
 
 def visiting_order(value: Any) -> Any:
     """Check the order of the key blocks."""
-    if value in ("forward", "backward"):
+    if isinstance(value, str) and value in ("forward", "backward"):
         return value
     if isinstance(value, tuple) and len(value) == 2 and value[0] == "permuted":
-        return ("permuted", integer("the seed of order=('permuted', seed)", value[1], least=0))
+        return ("permuted", whole("the seed of order=('permuted', seed)", value[1], 0))
     msg = f"order must be 'forward', 'backward' or ('permuted', seed); got {value!r}"
     raise OptionError(msg)
 

@@ -4,14 +4,14 @@ Every order is the same loop: nodes of some terms in sequence, pushed on a stack
 merge when the order says so. A row never depends on the tile it lies in, and a random draw is numbered by its
 row and by the place of the addition in the row, so the bits do not depend on the number of threads.
 
-The helpers are few and called from few places: each call is one more copy for the compiler to optimise.
+The helpers are few and called from few places, and ``keys`` is None where sums are innocuous, which leaves out
+half of the code: every call is one more copy for the compiler to optimise.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from softcarry.numerics._rounding import NEAREST_EVEN, STOCHASTIC, round_any, round_nearest_even
-from softcarry.numerics._rounding import rounded_sum, scramble, uniform
+from softcarry.numerics._rounding import STOCHASTIC, round_any, round_nearest_even, rounded_sum, scramble, uniform
 
 BLOCKED = 0
 HALVING = 1
@@ -36,7 +36,7 @@ def _draw(rounding, key, number):
 @njit
 def _add(left, i, right, j, width, rounding, keys, draw):
     """Add ``width`` lanes of ``right`` from j into those of ``left`` from i."""
-    if rounding.innocuous:
+    if keys is None:
         for r in range(width):
             left[i + r] = round_nearest_even(left[i + r] + right[j + r], rounding)
     else:
@@ -51,12 +51,10 @@ def _load(terms, row, start, count, tile, width, rounding, round_terms, keys):
     for r in range(width):
         for k in range(count):
             tile[k * width + r] = terms[row + r, start + k]
-    if not round_terms:
-        return
-    if rounding.mode == NEAREST_EVEN:
+    if keys is None:
         for i in range(count * width):
             tile[i] = round_nearest_even(tile[i], rounding)
-    else:
+    elif round_terms:
         for k in range(count):
             for r in range(width):
                 u = _draw(rounding, keys[r], (start + k) * _DRAWS + _TERM)
@@ -66,7 +64,7 @@ def _load(terms, row, start, count, tile, width, rounding, round_terms, keys):
 @njit
 def _run(total, i, tile, first, stop, start, width, rounding, keys):
     """Add terms first to stop of a tile that begins with term ``start`` into lanes i of ``total``, in order."""
-    if width > 1 or not rounding.innocuous:
+    if keys is not None or width > 1:
         for k in range(first, stop):
             _add(total, i, tile, k * width, width, rounding, keys, (start + k) * _DRAWS + _INNER)
         return
@@ -87,7 +85,7 @@ def _run(total, i, tile, first, stop, start, width, rounding, keys):
 def _compensated_run(total, correction, tile, first, stop, start, width, rounding, keys):
     """As `_run`, by Kahan's four operations."""
     for k in range(first, stop):
-        if rounding.innocuous:
+        if keys is None:
             for r in range(width):
                 y = round_nearest_even(tile[k * width + r] - correction[r], rounding)
                 updated = round_nearest_even(total[r] + y, rounding)
@@ -107,7 +105,7 @@ def _compensated_run(total, correction, tile, first, stop, start, width, roundin
 @njit
 def _reduce(nodes, count, first, width, rounding, keys, scratch):
     """Sum a power of two of neighbouring nodes by a tree of adjacent pairs, into the lanes of node 0."""
-    if width > 1 or not rounding.innocuous:
+    if keys is not None or width > 1:
         step = 1
         while step < count:
             for i in range(0, count, 2 * step):
@@ -173,10 +171,12 @@ def _next_run(target, i, size, terms, row, tile, cursor, width, kahan, rounding,
         size -= stop - first
         cursor[2] = stop
         if not begun:
-            # A sum begins as its first term, rounded: adding that to 0 would turn −0 into 0.
+            # A sum begins as its first term: adding that to 0 would turn −0 into 0.
             for r in range(width):
-                u = _draw(rounding, keys[r], (cursor[0] + first) * _DRAWS + _TERM)
-                target[i + r] = round_any(tile[first * width + r], rounding, u)
+                target[i + r] = tile[first * width + r]
+                if keys is not None:
+                    u = _draw(rounding, keys[r], (cursor[0] + first) * _DRAWS + _TERM)
+                    target[i + r] = round_any(target[i + r], rounding, u)
             first += 1
             begun = True
         if kahan:
@@ -247,15 +247,21 @@ def _sum_tile(terms, row, width, order, block, rounding, flush, round_terms, key
 
 @njit(parallel=True, cache=True)
 def sum_rows(terms, order, block, rounding, flush, round_terms, seed, width):
-    """Sums of the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time, in blocks of at most n terms."""
+    """Sums of the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time, in blocks of at most n terms.
+
+    ``seed`` None asks for the quick loops, which are for two innocuous roundings and rounded terms.
+    """
     rows = terms.shape[0]
     sums = np.empty(rows)
     for tile in prange(-(-rows // width)):
         row = tile * width
         lanes = min(width, rows - row)
-        keys = np.empty(lanes, np.uint64)
-        for r in range(lanes):
-            keys[r] = scramble(seed, row + r)
         total = sums[row : row + lanes]
-        _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, keys, total)
+        if seed is None:
+            _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, None, total)
+        else:
+            keys = np.empty(lanes, np.uint64)
+            for r in range(lanes):
+                keys[r] = scramble(seed, row + r)
+            _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, keys, total)
     return sums

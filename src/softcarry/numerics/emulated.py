@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from softcarry.numerics import _emulated_gate as gate
+from softcarry.numerics._arguments import one_of, whole
 from softcarry.numerics.formats import FloatFormat, RoundingMode, formats, get_format
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class EmulatedKernel:
         last splits may be short or empty. Each has a carry of its own; they are merged in the order of their
         keys, with one rounding of l and o a merge.
     order : "forward", "backward" or ("permuted", seed)
-        Order in which the key blocks are visited inside each split.
+        Order in which the key blocks are visited inside each split; a permutation of all block numbers is
+        drawn by NumPy's ``default_rng(seed)``, once for all rows.
     rescale : "every-block", "on-growth", ("lazy", threshold), "two-pass" or ("bound", value)
         Where m comes from. "every-block": the running maximum, and the carry is multiplied at every block.
         "on-growth": it is multiplied only when m has grown; the factor is 1 otherwise, so the bits are those
@@ -147,6 +149,10 @@ class EmulatedKernel:
         lse_base: Literal["e", "2"] = "e",
         lse_empty: float = -math.inf,
     ) -> None:
+        one_of("rounding", rounding, get_args(RoundingMode))
+        one_of("empty", empty, get_args(Empty))
+        one_of("l_from", l_from, ("unrounded", "rounded"))
+        one_of("lse_base", lse_base, ("e", "2"))
         self.m_format = get_format(m_format)
         self.l_format = get_format(l_format)
         self.o_format = get_format(o_format)
@@ -154,17 +160,17 @@ class EmulatedKernel:
         self.score_format = get_format(score_format)
         self.output_format = None if output_format is None else get_format(output_format)
         self.block_format = get_format(block_format)
-        self.key_block = gate.integer("key_block", key_block, least=1)
-        self.splits = gate.integer("splits", splits, least=1)
+        self.key_block = whole("key_block", key_block, 1)
+        self.splits = whole("splits", splits, 1)
         self.order: Order = gate.visiting_order(order)
         self.rescale: Rescale = gate.rescale_rule(rescale)
-        self.rounding: RoundingMode = gate.choice("rounding", rounding, get_args(RoundingMode))
+        self.rounding: RoundingMode = rounding
         self.fill: Literal["select", "-inf"] | float = gate.fill_value(fill)
-        self.empty: Empty = gate.choice("empty", empty, get_args(Empty))
-        self.seed = gate.integer("seed", seed, least=0)
-        self.l_from: str = gate.choice("l_from", l_from, ("unrounded", "rounded"))
+        self.empty: Empty = empty
+        self.seed = whole("seed", seed, 0)
+        self.l_from = l_from
         self.guard = bool(guard)
-        self.lse_base: str = gate.choice("lse_base", lse_base, ("e", "2"))
+        self.lse_base = lse_base
         self.lse_empty = gate.number("lse_empty", lse_empty)
 
     def __repr__(self) -> str:
@@ -197,7 +203,7 @@ class EmulatedKernel:
         >>> sc.numerics.EmulatedKernel(key_block=128, splits=4).carry_updates(8192)
         16
         """
-        return self._split_blocks(gate.integer("tk", tk, least=0))
+        return self._split_blocks(whole("tk", tk, 0))
 
     def _split_blocks(self, tk: int) -> int:
         return -(-tk // (self.key_block * self.splits))
@@ -283,7 +289,7 @@ class EmulatedKernel:
             select=self.fill == "select",
             guard=self.guard,
             sum_rounded=self.l_from == "rounded",
-            seed=self.seed,
+            seed=self.seed % 2**63,
         )
         roundings = recurrence.Roundings(
             score=self.score_format.rounding(),

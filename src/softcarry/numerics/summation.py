@@ -136,15 +136,15 @@ def running_sum(
 
     from softcarry.numerics import _sums
 
-    # Rounding twice is innocuous only for operands of the format that is rounded to.
-    if not round_terms:
-        to_format = to_format._replace(innocuous=False)
+    # Rounding twice is innocuous for operands of the format only.
+    quick = to_format.innocuous and to_flush.innocuous and round_terms
     rows = np.ascontiguousarray(values).reshape(-1, n)
     code = {"kahan": _sums.KAHAN, "pairwise": _sums.HALVING, "carry-stack": _sums.STACK}.get(order, _sums.BLOCKED)
     share = -(-len(rows) // numba.get_num_threads())
     # Less than a vector of rows is slower than a row at a time.
     width = min(share, _WIDEST) if share >= 4 else 1
-    sums = _sums.sum_rows(rows, code, min(block or n, n), to_format, to_flush, round_terms, key, width)
+    seed_or_none = None if quick else key
+    sums = _sums.sum_rows(rows, code, min(block or n, n), to_format, to_flush, round_terms, seed_or_none, width)
     return sums.reshape(shape)[()]
 
 

@@ -5,8 +5,9 @@ Question
     2^(t+1) updates, stops: every later key is lost. Does that happen to this kernel at lengths in use?
 Input
     n from 64 to 65536 keys, powers of two and lengths between. One row of equal scores, where everything but
-    the carry is exact, and rows of normal scores. V has one-hot columns, which show l alone; columns of one
-    sign, which show o where l is right; and columns of random signs. All scores are exact by construction.
+    the carry is exact, and rows of normal scores. V has one-hot columns, which show l alone; columns of ones
+    and of one sign, which show o once l is known (in a column of ones a stalled l hides a stalled o); and
+    columns of random signs. All scores are exact by construction.
 Conclusion
     The error beside the bound of the declared carry, at every length. If equal scores show a step, the number
     of keys at which the sum stops, and the formats and key blocks that stop there. A random walk of rounding
@@ -39,7 +40,7 @@ from softcarry.auditing.tolerance import compare
 LENGTHS = tuple(sorted([2**k for k in range(6, 17)] + [3 * 2**k for k in range(5, 15)]))
 DEPTH = 64
 RANDOM_ROWS = 3
-ONE_HOT, POSITIVE, SIGNS = slice(0, 24), slice(24, 44), slice(44, 64)
+ONE_HOT, ONES, POSITIVE, SIGNS = slice(0, 24), slice(24, 28), slice(28, 46), slice(46, 64)
 
 # Formats that a carry has been kept in, by drop index; TF32 has float16's.
 _SUSPECTS = ("E5M2", "E4M3", "bfloat16", "float16")
@@ -61,7 +62,10 @@ class Reading:
     excess, unlikely : float
         The largest error / bound; on normal scores, the largest error / what random rounding errors give.
     kept_l, kept_o : float
-        On equal scores, which share of l and of o arrived, in the column where the least of it did.
+        On equal scores, which share of l and of o arrived; 0 or infinite where it overflowed.
+    error_l, error_o : float
+        Root mean square error of l and of o on normal scores: what the weights of a row have in common, and
+        what a column of ones has beside it.
     """
 
     keys: int
@@ -73,6 +77,30 @@ class Reading:
     unlikely: float
     kept_l: float
     kept_o: float
+    error_l: float
+    error_o: float
+
+
+@dataclass(frozen=True)
+class Stall:
+    """A step in l or o on equal scores.
+
+    Attributes
+    ----------
+    part : {"l", "o"}
+        Which sum.
+    knee : Knee
+        Between which lengths it left its floor.
+    keys : float
+        After how many keys.
+    kind : {"stops", "overflows", "leaves"}
+        Whether it is the same at all lengths beyond, infinite, or neither.
+    """
+
+    part: str
+    knee: Knee
+    keys: float
+    kind: str
 
 
 def probe(examination):
@@ -87,31 +115,26 @@ def probe(examination):
     if len(readings) < 4:
         examination.skip("growth of the error", "the kernel took fewer than four of the lengths")
         return
-    knee = find_knee(
-        [r.keys for r in readings],
-        [r.flat for r in readings],
-        floor=2.0 * examination.output_format.unit_roundoff,
-    )
-    stall = _stall(readings, knee)
-    _record(examination, readings, knee, stall)
-    if stall is not None:
-        _report_stall(examination, readings, knee, stall)
+    stall = _find_stall(examination, readings)
+    _record(examination, readings, stall)
+    if stall is not None and stall.kind != "leaves":
+        _report_stall(examination, readings, stall)
     elif any(r.excess > 1.0 for r in readings):
-        _report_excess(examination, readings, knee)
+        _report_excess(examination, readings, stall)
     elif any(r.unlikely > 1.0 for r in readings):
         _report_drift(examination, readings)
-    _compare_with_declaration(examination, knee, stall)
+    _compare_with_declaration(examination, stall)
 
 
 def _read(examination, n):
     rng = examination.rng
     scores = np.concatenate([np.zeros((1, n)), examination.round(rng.standard_normal((RANDOM_ROWS, n)))])
     q, k = score_control(scores, DEPTH)
-    positive = examination.round(rng.uniform(0.5, 1.0, (n, POSITIVE.stop - POSITIVE.start)))
     v = np.concatenate(
         [
             one_hot_values(spread_positions(rng, n, ONE_HOT.stop), n, reading_size(n)),
-            positive,
+            np.ones((n, ONES.stop - ONES.start)),
+            examination.round(rng.uniform(0.5, 1.0, (n, POSITIVE.stop - POSITIVE.start))),
             random_sign_values(rng, n, SIGNS.stop - SIGNS.start),
         ],
         axis=1,
@@ -123,12 +146,16 @@ def _read(examination, n):
         return None
     # One product a score is not zero, so nothing in it is added inexactly.
     comparison = compare(examination, q, k, v, output, depth=1, statistical=True)
+    exact = comparison.golden.output[0, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        size = np.fmax(comparison.weight, np.abs(output))
-        relative = np.where(comparison.error == 0.0, 0.0, np.abs(comparison.error) / size)[0, 0]
-        kept_l = (comparison.golden.output / output)[0, 0, 0, ONE_HOT]
-        kept_o = (output / comparison.golden.output)[0, 0, 0, POSITIVE]
-    relative = np.where(np.isnan(relative), 1.0, relative)
+        relative = np.abs(comparison.error) / np.fmax(comparison.weight, np.abs(output))
+        ratio = output[0, 0] / exact
+    relative = np.where(np.isnan(relative), 1.0, relative)[0, 0]
+    ratio = np.where(np.isnan(ratio), 0.0, ratio)
+    common = np.median(ratio[:, ONE_HOT], axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept_l = float(np.divide(1.0, common[0]))
+        rest = np.abs(ratio[1:, ONES] / common[1:, None] - 1.0)
     return Reading(
         keys=n,
         flat=float(relative[0].max()),
@@ -137,100 +164,105 @@ def _read(examination, n):
         bound=float(comparison.relative_bound.max()),
         excess=float(comparison.worst()),
         unlikely=float(comparison.worst_likely()[0, 0, 1:].max()),
-        kept_l=float(kept_l.min()),
-        kept_o=float(kept_o.min()),
+        kept_l=kept_l,
+        kept_o=float(np.median(ratio[0, ONES])) * (kept_l if np.isfinite(kept_l) else 1.0),
+        error_l=float(np.sqrt(np.mean((common[1:] - 1.0) ** 2))),
+        error_o=float(np.sqrt(np.mean(np.where(np.isfinite(rest), rest, 1.0) ** 2))),
     )
 
 
-@dataclass(frozen=True)
-class Stall:
-    """A sum that stops: which one, and after how many keys."""
-
-    part: str
-    keys: float
-
-
-def _stall(readings, knee):
-    """The level at which l or o stops on equal scores, or None if they do not stop."""
-    if knee is None or knee.returns:
-        return None
-    beyond = [r for r in readings if r.keys >= knee.above]
-    for part, kept in (("l", [r.kept_l for r in beyond]), ("o", [r.kept_o for r in beyond])):
-        levels = np.array([r.keys * share for r, share in zip(beyond, kept, strict=True)])
-        # A sum that has stopped has the same value at every length: its last one before the next rounding.
-        if (
-            np.isfinite(levels).all()
-            and levels[0] < 0.95 * beyond[0].keys
-            and levels.max() < 1.1 * levels.min()
-        ):
-            return Stall(part, float(np.median(levels)))
+def _find_stall(examination, readings):
+    """The step in what arrives of l, or else of o, on equal scores: sums of ones, exact until they stop."""
+    n = [r.keys for r in readings]
+    floor = 2.0 * examination.output_format.unit_roundoff
+    for part in ("l", "o"):
+        kept = np.array([r.kept_l if part == "l" else r.kept_o for r in readings])
+        knee = find_knee(n, np.abs(1.0 - kept), floor=floor)
+        if knee is None:
+            continue
+        beyond = np.array([r.keys >= knee.above for r in readings])
+        levels = np.array(n)[beyond] * kept[beyond]
+        # A sum that has stopped has the same value at every length, which one that rounds at random has not.
+        if np.isfinite(levels).all() and 0.0 < levels.max() < 1.1 * levels.min() and kept[-1] < 0.9:
+            return Stall(part, knee, float(np.median(levels)), "stops")
+        lost = not np.isfinite(levels).any() or not levels.any()
+        return Stall(part, knee, knee.position, "overflows" if lost else "leaves")
     return None
 
 
-def _explanations(readings, knee, stall):
+def _explanations(examination, readings, stall):
     """Formats and key blocks whose sum stops at that many keys, the likeliest first.
 
-    Just before the stop there were 2^(t+1) = 1/u updates. Their roundings are worth at most u/2 each and on
-    normal scores walk at random, to about u·√(1/u)/3: that ranks the formats.
+    Long before the stop the roundings walk at random: each is worth 0.41·u of the sum so far (uniform within
+    half an ulp, over a binade), and after K updates of a growing sum 0.41·u·√(K/3) of the whole. The format
+    whose walk comes nearest to the measured one, the roundings of P and the output allowed for, goes first.
     """
     from softcarry.numerics.formats import formats
 
-    before = [r.rms for r in readings if r.keys <= knee.below][-1]
+    output = examination.output_format.unit_roundoff / 4.0
+    early = [r for r in readings if r.keys <= max(stall.keys / 8.0, readings[0].keys)]
     found = []
     for name in _SUSPECTS:
-        format_ = formats[name]
-        block = stall.keys / format_.drop_index
+        block = stall.keys / formats[name].drop_index
         if block < 0.9:
             continue
-        distance = abs(np.log(max(before, 1e-300) / (np.sqrt(format_.unit_roundoff) / 3.0)))
-        found.append(
-            (float(distance), {"format": name, "key_block": round(block, 1), "updates": format_.drop_index})
-        )
+        unit = 0.41 * formats[name].unit_roundoff
+        distances = []
+        for r in early:
+            walk = np.hypot(unit * np.sqrt(max(1.0, r.keys / block / 3.0)), output)
+            seen = r.error_l if stall.part == "l" else r.error_o
+            distances.append(abs(np.log(max(seen, 1e-300) / walk)))
+        entry = {"format": name, "key_block": round(block, 1), "updates": formats[name].drop_index}
+        found.append((float(np.mean(distances)), entry))
     return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
 
 
-def _report_stall(examination, readings, knee, stall):
-    explanations = _explanations(readings, knee, stall)
+def _report_stall(examination, readings, stall):
+    explanations = [] if stall.kind == "overflows" else _explanations(examination, readings, stall)
     last = readings[-1]
-    words = [
-        f"{e['updates']} updates of {e['key_block']:g} key{'s' if e['key_block'] != 1 else ''} in {e['format']}"
-        for e in explanations[:2]
-    ]
     name = {"l": "the running sum l", "o": "the running output o"}[stall.part]
+    if stall.kind == "overflows":
+        what = f"{name} overflows between {stall.knee.below:.0f} and {stall.knee.above:.0f} keys"
+        if stall.knee.below < 65504.0 < 1.01 * stall.knee.above:
+            what += ", as a float16 does beyond 65504"
+    else:
+        what = f"{name} stops at {stall.keys:.0f} keys"
+    words = [f"{e['updates']} updates of {e['key_block']:g} in {e['format']}" for e in explanations[:2]]
     because = f"; {' or '.join(words)} would explain it" if words else ""
     examination.fail(
-        f"{name} stops at {stall.keys:.0f} keys: error {last.flat:.0%} at n = {last.keys} on equal scores"
-        f"{because}",
+        f"{what}: error {last.flat:.0%} at n = {last.keys} on equal scores{because}",
         evidence={
             "knee": stall.keys,
-            "between": [knee.below, knee.above],
+            "between": [stall.knee.below, stall.knee.above],
             "part": stall.part,
             "explanations": explanations,
             "error_at_longest": last.flat,
             "error_on_normal_scores": last.random,
             "bound_at_longest": last.bound,
+            "beyond_bound_from": next((r.keys for r in readings if r.excess > 1.0), None),
             "predicted_knee": _predicted_knee(examination),
         },
-        remedy=f"keep {stall.part} in float32 between key blocks, or keep n/Bc below the drop index of its format",
+        remedy=f"keep {stall.part} in float32 between key blocks, or n/Bc below the drop index of its format",
     )
 
 
-def _report_excess(examination, readings, knee):
+def _report_excess(examination, readings, stall):
     first = next(r for r in readings if r.excess > 1.0)
     worst = max(readings, key=lambda r: r.excess)
     slope = loglog_slope([r.keys for r in readings], [r.rms for r in readings])
-    returns = list(knee.returns) if knee else []
-    shape = (
-        f"and comes back at n = {returns[0]:.0f}, as if the method changed with the length"
-        if returns
-        else (f"growing as n^{slope:.2f}")
-    )
+    shape = f"growing as n^{slope:.2f}" if slope >= 0.1 else "and does not grow with n"
+    returns = [] if stall is None else list(stall.knee.returns)
+    if returns:
+        shape = f"and is small again at n = {returns[0]:.0f}: the method changes with the length"
+    part = "l" if first.error_l > first.error_o else "o"
     examination.fail(
-        f"the error leaves the bound of the declared carry at n = {first.keys}, {shape}: it is "
-        f"{max(worst.flat, worst.random):.1e} at n = {worst.keys}, {worst.excess:.2g} times the bound",
+        f"from n = {first.keys} the error is beyond the bound of the declared carry, {shape}: "
+        f"{max(worst.flat, worst.random):.1e} of w at n = {worst.keys}, {worst.excess:.2g} times the bound, "
+        f"mostly from {part}",
         evidence={
             "first": first.keys,
-            "knee": None if knee is None else knee.position,
+            "knee": None if stall is None else stall.knee.position,
+            "part": part,
             "slope": slope,
             "fit": fit_power([r.keys for r in readings], [r.rms for r in readings])._asdict(),
             "n": [r.keys for r in readings],
@@ -267,7 +299,7 @@ def _predicted_knee(examination):
     return drop * declared.key_block * declared.splits
 
 
-def _compare_with_declaration(examination, knee, stall):
+def _compare_with_declaration(examination, stall):
     predicted = _predicted_knee(examination)
     if predicted is None or stall is None or predicted / 2.0 <= stall.keys <= predicted * 2.0:
         return
@@ -278,34 +310,34 @@ def _compare_with_declaration(examination, knee, stall):
     )
 
 
-def _record(examination, readings, knee, stall):
+def _record(examination, readings, stall):
     n = [r.keys for r in readings]
-    regime = [r for r in readings if knee is None or r.keys <= knee.below]
+    regime = [r for r in readings if stall is None or r.keys <= stall.knee.below]
     slope = loglog_slope([r.keys for r in regime], [r.rms for r in regime])
     fit = fit_power([r.keys for r in regime], [r.rms for r in regime])
-    up_to = "over all lengths" if knee is None else f"up to the knee, n ≤ {knee.below:.0f}"
+    up_to = "over all lengths" if stall is None else f"up to the knee, n ≤ {stall.knee.below:.0f}"
     examination.fact(
         "growth_slope",
         None if np.isnan(slope) else round(slope, 3),
         0.0 if np.isnan(fit.misfit) else float(np.clip(1.0 - fit.misfit, 0.0, 1.0)),
         f"rms error on normal scores {up_to}: {fit.floor:.1e} + {fit.factor:.1e}·n^{fit.exponent:.2f}",
     )
-    if knee is None:
-        examination.fact("knee", None, 1.0, f"no step in the error on equal scores, n = {n[0]} to {n[-1]}")
+    if stall is None:
+        examination.fact("knee", None, 1.0, f"no step in l or o on equal scores, n = {n[0]} to {n[-1]}")
     else:
-        where = stall.keys if stall is not None else knee.position
         examination.fact(
             "knee",
-            round(where),
-            1.0 if stall is not None else 0.5,
-            f"error on equal scores steps up between n = {knee.below:.0f} and {knee.above:.0f}",
+            round(stall.keys),
+            1.0 if stall.kind == "stops" else 0.5,
+            f"{stall.part} on equal scores leaves its floor between n = {stall.knee.below:.0f} and "
+            f"{stall.knee.above:.0f}",
         )
     examination.curve(
         Curve(
             "error on normal scores, bound of the declared carry",
-            n,
-            [r.random for r in readings],
-            [r.bound for r in readings],
+            tuple(n),
+            tuple(r.random for r in readings),
+            tuple(r.bound for r in readings),
             y_label="error / w",
         )
     )
@@ -314,9 +346,9 @@ def _record(examination, readings, knee, stall):
     examination.curve(
         Curve(
             f"error on equal scores, ceiling of a bfloat16 carry with key block {block}",
-            n,
-            [r.flat for r in readings],
-            [max(0.0, 1.0 - 256.0 * block / keys) for keys in n],
+            tuple(n),
+            tuple(r.flat for r in readings),
+            tuple(max(0.0, 1.0 - 256.0 * block / keys) for keys in n),
             y_label="error / w",
         )
     )
