@@ -136,6 +136,14 @@ def test_a_wider_carry_widens_the_merge(name):
     assert abs(float(merged.l) - float(row.l)) <= (2 + 3 + EXP_ERROR) * U32
 
 
+def test_a_base_2_carry_is_widened_before_its_m_is_converted():
+    m = 2.0**17  # converted in float32, it would shift the terms by 0.4 %
+    narrow = Carry.of(np.float32([m]), base="2")
+    wide = Carry.of(np.array([m * math.log(2)]))
+    for c in (narrow | wide, wide | narrow):
+        assert abs(c.l - 2) <= 3 * m * 2.0**-53
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_empty_takes_the_library_and_dtype_of_its_example(name):
     lib = library(name)

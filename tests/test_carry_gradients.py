@@ -78,7 +78,7 @@ def test_torch_gradients_stay_finite_behind_masked_nan_values():
 
 
 def test_torch_gradients_of_the_weights_and_the_logprob():
-    import torch
+    torch = pytest.importorskip("torch")
 
     scores = torch.tensor(SCORES, requires_grad=True)
 
@@ -99,7 +99,7 @@ def test_torch_gradients_of_the_weights_and_the_logprob():
 
 
 def test_torch_vmap_sees_no_python_control_flow():
-    import torch
+    torch = pytest.importorskip("torch")
 
     scores, values = torch.tensor(SCORES), torch.tensor(VALUES)
     out = torch.vmap(lambda s: (Carry.of(s[:3], values[:3]) | Carry.of(s[3:], values[3:])).output)(scores)

@@ -90,6 +90,22 @@ def test_identity_in_every_position_and_commutativity_to_the_bit(x, cut):
     assert _same(parts[0] | parts[1], parts[1] | parts[0])
 
 
+def test_sets_of_one_size_commute_to_the_bit():
+    generator = np.random.default_rng(3)  # of several magnitudes, or the step between the means is exact
+    pairs = generator.standard_normal((200, 2, 3)) * 10.0 ** generator.integers(-3, 3, (200, 2, 1))
+    for a, b in ((Moments.of(x[0]), Moments.of(x[1])) for x in pairs):
+        assert _same(a | b, b | a)
+
+
+@pytest.mark.parametrize("n", [7, 1001, 4099])
+def test_equal_numbers_have_no_deviation(n):
+    """Their float32 mean is rounded, and the second pass takes that rounding out again."""
+    x = np.full(n, 12345679.0, dtype=np.float32)
+    moments = Moments.of(x)
+    assert moments.m2 <= n * 2.0**-24
+    assert moments.mean == x[0]
+
+
 @given(x=numbers(special=True))
 def test_one_number_at_a_time_is_a_merge_with_plain_floats(x):
     streamed, merged = Moments.empty(), Moments.empty()

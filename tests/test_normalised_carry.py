@@ -73,6 +73,7 @@ def test_garbage_in_an_empty_part_never_shows():
         assert np.array_equal(merged.output, c.output)
         assert merged.lse == c.lse
     assert not (garbage | garbage).output.any()
+    assert not garbage.unnormalised().o.any()
 
 
 def test_a_bound_goes_through():

@@ -48,8 +48,8 @@ def online_normalizer(iterable: Iterable[float], *, base: Literal["e", "2"] = "e
     exponential = math.exp if require_base(base) == "e" else math.exp2
     m, total = -math.inf, 0.0
     for score in _scores(iterable):
-        # NaN compares false with everything: once m is NaN, or the score is, neither branch below may run.
-        if math.isnan(score) or math.isnan(m):
+        # Once m is NaN no score is above it, and NaN enters the sum from then on.
+        if math.isnan(score):
             m = total = math.nan
         elif score > m:
             total = total * exponential(m - score) + 1.0 if score < math.inf else math.nan

@@ -45,7 +45,7 @@ class Knee(NamedTuple):
 
 
 def loglog_slope(lengths, errors):
-    """The slope of log error over log n by least squares.
+    """Fit the slope of log error over log n by least squares.
 
     0 is a floor, 1/2 a random walk of rounding errors, 1 a drift: errors of one sign.
 
@@ -127,7 +127,7 @@ def _fit_at(n, e, exponent):
 
 
 def find_knee(lengths, errors, *, floor, factor=4.0):
-    """Where a curve leaves its floor: one step up by more than ``factor`` over all that came before.
+    """Find where a curve leaves its floor: one step up by more than ``factor`` over all that came before.
 
     Between neighbouring lengths a drift grows by the ratio of the lengths and a random walk by its root, so
     with lengths a factor of 1.5 apart a step by four is neither: it is a sum that has stopped.
@@ -144,7 +144,7 @@ def find_knee(lengths, errors, *, floor, factor=4.0):
     Returns
     -------
     Knee or None
-        None if there is no such step; below = 0 if the curve starts off its floor is never claimed.
+        None if there is no such step. A curve whose first point is off its floor already has none there.
 
     Examples
     --------

@@ -36,7 +36,7 @@ def one_hot_values(positions, keys, size=1.0):
 
 
 def reading_size(keys, largest=2.0**15):
-    """The power of two that brings a weight of 1/keys near 1, within ``largest`` (float16 holds 2^15).
+    """Return the power of two that brings a weight of 1/keys near 1, within ``largest`` (float16 holds 2^15).
 
     Examples
     --------

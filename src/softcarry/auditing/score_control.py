@@ -8,7 +8,7 @@ from softcarry.errors import OptionError, ShapeError
 
 
 def score_control(scores, depth):
-    """Queries and keys whose scaled products are the given scores, in any format that holds them.
+    """Make queries and keys whose scaled products are the given scores, in any format that holds them.
 
     Row i of q is √d in coordinate i and zero elsewhere, coordinate i of key j is the score (i, j). With d a
     power of four √d and the scale 1/√d are powers of two, so every product and every sum is exact, in any
@@ -62,7 +62,7 @@ def score_control(scores, depth):
 
 
 def constant_score(target, depth, rounding, largest):
-    """One query and one key, powers of two apart, whose score is as near to ``target`` as their dtype allows.
+    """Make a query and a key whose score is as near to ``target`` as their dtype allows.
 
     The size is split between the two, and between as many coordinates as it takes, so that scores far beyond
     the largest number of the dtype can be reached. All the products are equal: no order of summation changes
@@ -88,17 +88,16 @@ def constant_score(target, depth, rounding, largest):
     --------
     >>> q, k = constant_score(1e6, 4, np.float16, 65504.0)
     >>> float(np.abs(q).max()) <= 65504.0, float(q @ k / 2.0)
-    (True, 1000000.0)
+    (True, 999936.0)
     """
     product = abs(target) * math.sqrt(depth)
     coordinates = 1
     while coordinates <= depth:
         part = product / coordinates
         power = 2.0 ** round(math.log2(part) / 2.0) if part > 0.0 else 1.0
-        size = float(rounding(np.asarray(part / power)))
-        if size <= largest and power <= largest:
+        if max(part / power, power) <= largest:
             q, k = np.zeros(depth), np.zeros(depth)
-            q[:coordinates] = math.copysign(size, target)
+            q[:coordinates] = math.copysign(float(rounding(np.asarray(part / power))), target)
             k[:coordinates] = power
             return q, k
         coordinates *= 2

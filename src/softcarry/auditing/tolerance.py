@@ -46,8 +46,8 @@ class Comparison:
 
     @cached_property
     def exceeded(self):
-        """Where the error is beyond the bound (bool)."""
-        return np.abs(self.error) > self.bound
+        """Where the error is beyond the bound, or the output is not finite and should be (bool)."""
+        return (np.abs(self.error) > self.bound) | np.isinf(self.error)
 
     @cached_property
     def relative(self):
@@ -56,11 +56,11 @@ class Comparison:
 
     @cached_property
     def relative_bound(self):
-        """bound / w."""
+        """The bound over w."""
         return _divide(self.bound, self.weight)
 
     def worst(self, axes=None):
-        """The largest |error| / bound over some axes, or over all."""
+        """Return the largest |error| / bound over some axes, or over all."""
         return _divide(np.abs(self.error), self.bound).max(axis=axes, initial=0.0)
 
     def worst_likely(self):
@@ -70,7 +70,8 @@ class Comparison:
 
 def _divide(error, size):
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(error == 0.0, 0.0, error / size)
+        ratio = np.where(error == 0.0, 0.0, error / size)
+    return np.where(np.isinf(error), np.inf, ratio)
 
 
 def compare(examination, q, k, v, output, *, depth=None, magnitudes=None, statistical=False):

@@ -15,6 +15,8 @@ from softcarry.numerics.formats import get_format as get_format
 if TYPE_CHECKING:
     from softcarry.numerics.bounds import AttentionBound as AttentionBound
     from softcarry.numerics.bounds import CarryModel as CarryModel
+    from softcarry.numerics.bounds import Plan as Plan
+    from softcarry.numerics.bounds import PlanOption as PlanOption
     from softcarry.numerics.bounds import attention_error_bound as attention_error_bound
     from softcarry.numerics.bounds import carry_error as carry_error
     from softcarry.numerics.bounds import drop_index as drop_index
@@ -23,19 +25,21 @@ if TYPE_CHECKING:
     from softcarry.numerics.bounds import lse_bound as lse_bound
     from softcarry.numerics.bounds import merge_bound as merge_bound
     from softcarry.numerics.bounds import participation_number as participation_number
+    from softcarry.numerics.bounds import plan as plan
     from softcarry.numerics.bounds import probabilistic_gamma as probabilistic_gamma
     from softcarry.numerics.bounds import stall_level as stall_level
     from softcarry.numerics.bounds import summation_bound as summation_bound
     from softcarry.numerics.bounds import summation_depth as summation_depth
     from softcarry.numerics.bounds import swamped_weight as swamped_weight
     from softcarry.numerics.emulated import EmulatedKernel as EmulatedKernel
-    from softcarry.numerics.planning import plan as plan
     from softcarry.numerics.summation import running_sum as running_sum
 
 _HOMES = {
     "AttentionBound": "bounds",
     "CarryModel": "bounds",
     "EmulatedKernel": "emulated",
+    "Plan": "bounds",
+    "PlanOption": "bounds",
     "attention_error_bound": "bounds",
     "carry_error": "bounds",
     "drop_index": "bounds",
@@ -53,7 +57,7 @@ _HOMES = {
     "swamped_weight": "bounds",
 }
 
-__all__ = [*_HOMES, "FloatFormat", "formats", "get_format"]  # noqa: PLE0604
+__all__ = [*_HOMES, "FloatFormat", "formats", "get_format"]
 
 
 def __getattr__(name: str) -> Any:

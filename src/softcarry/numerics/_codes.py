@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def encode(fmt: "FloatFormat", values: NDArray[np.float64]) -> NDArray[Any]:
-    """Codes of float64 ``values`` that the format holds; the contract is that of `FloatFormat.encode`."""
+    """Give the codes of float64 ``values`` that the format holds, as `FloatFormat.encode` promises."""
     t = fmt.mantissa_bits
     outside = ~((fmt.round(values) == values) | np.isnan(values))
     if outside.any():
@@ -35,7 +35,7 @@ def encode(fmt: "FloatFormat", values: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def decode(fmt: "FloatFormat", codes: NDArray[Any]) -> NDArray[np.float64]:
-    """The float64 values of ``codes``; the contract is that of `FloatFormat.decode`."""
+    """Give the float64 values of ``codes``, as `FloatFormat.decode` promises."""
     if codes.dtype.kind not in "iu":
         msg = f"decode takes integer codes; got dtype {codes.dtype}: pass the bit patterns as integers"
         raise DTypeError(msg)
@@ -43,7 +43,8 @@ def decode(fmt: "FloatFormat", codes: NDArray[Any]) -> NDArray[np.float64]:
     patterns = codes.astype(np.uint64)
     sign = patterns >> np.uint64(fmt.bits - 1)
     if (codes < 0).any() or (sign > 1).any():
-        msg = f"a code of {fmt.name} lies in 0 to 2**{fmt.bits} - 1; got {codes.min()} to {codes.max()}: mask it"
+        span = f"{codes.min()} to {codes.max()}"
+        msg = f"a code of {fmt.name} lies in 0 to 2**{fmt.bits} - 1; got {span}: mask it"
         raise OptionError(msg)
     mantissa = (patterns & np.uint64(2**t - 1)).astype(np.float64)
     field = ((patterns >> np.uint64(t)) & np.uint64(2**fmt.exponent_bits - 1)).astype(np.int64)

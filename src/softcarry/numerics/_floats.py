@@ -11,8 +11,12 @@ from softcarry.errors import DTypeError, OptionError
 _LARGEST_EXACT_INTEGER = 2**53
 
 
-def as_float_array(x: ArrayLike, *, keep_float32: bool = False) -> NDArray[Any]:
-    """``x`` as a float64 array of the same values; a float32 array is left as it is on request."""
+def as_float_array(x: ArrayLike) -> tuple[NDArray[np.float64], bool]:
+    """``x`` as a float64 array of the same values, and whether it was float32.
+
+    Compiled code sees float64 alone, in memory that it would take without asking for another version of
+    itself: contiguous, aligned and writable.
+    """
     try:
         array = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -21,17 +25,16 @@ def as_float_array(x: ArrayLike, *, keep_float32: bool = False) -> NDArray[Any]:
             f"({str(error).splitlines()[0]}): pass it as float32, detached and on the CPU"
         )
         raise DTypeError(msg) from error
-    if keep_float32 and array.dtype == np.float32:
-        return array
     if not _float64_holds(array):
         msg = (
-            f"expected real numbers that float64 holds (floating point to 64 bits, ml_dtypes, integers to 2**53); "
-            f"got dtype {array.dtype}: convert the array to float64 first"
+            "expected real numbers that float64 holds (floating point to 64 bits, ml_dtypes, integers to "
+            f"2**53); got dtype {array.dtype}: convert the array to float64 first"
         )
         raise DTypeError(msg)
     # A signalling NaN is no reason to warn about.
     with np.errstate(invalid="ignore"):
-        return array.astype(np.float64, copy=False)
+        wide = array.astype(np.float64, copy=False)
+    return np.require(wide, requirements=["C", "A", "W"]), array.dtype == np.float32
 
 
 def _float64_holds(array: NDArray[Any]) -> bool:
@@ -64,6 +67,9 @@ def as_seed(seed: Any, name: str = "seed", expected: str = "an integer") -> np.u
     except TypeError:
         number = -1
     if not 0 <= number < 2**64:
-        msg = f"stochastic rounding needs {name}: expected {expected} from 0 to 2**64 - 1; got {seed!r}: pass {name}=0"
+        msg = (
+            f"stochastic rounding needs {name}: expected {expected} from 0 to 2**64 - 1; got {seed!r}: "
+            f"pass {name}=0"
+        )
         raise OptionError(msg)
     return np.uint64(number)

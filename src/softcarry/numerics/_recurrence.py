@@ -60,18 +60,18 @@ class Roundings(NamedTuple):
     o: Rounding
 
 
-@njit(inline="always")
+@njit
 def _rescale_factor(m, shift):
     # exp(0) = 1 needs no call; −inf − (−inf) has to come out as NaN.
     return 1.0 if m == shift and not math.isinf(m) else math.exp(m - shift)
 
 
-@njit(inline="always")
+@njit
 def _shift(m, guard):
     return 0.0 if guard and m == -math.inf else m
 
 
-@njit(inline="always")
+@njit
 def _round_maximum(x, rounding):
     # −inf says that there is no maximum yet, in every format: E4M3FN has no −inf to round it to.
     return x if x == -math.inf else round_nearest_even(x, rounding)

@@ -11,6 +11,8 @@ from softcarry.numerics._rounding import NEAREST_EVEN, round_any, round_nearest_
 @njit
 def round_scalar(x, rounding, seed, counter):
     """Round one number by any mode."""
+    if rounding.exact:
+        return x
     if rounding.mode == NEAREST_EVEN:
         return round_nearest_even(x, rounding)
     return round_any(x, rounding, uniform(seed, counter))

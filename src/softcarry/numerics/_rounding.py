@@ -94,7 +94,7 @@ class Rounding(NamedTuple):
 
 @njit
 def binade(x, smallest_normal):
-    """The power of two at or below \\|x\\|, but never below ``smallest_normal``."""
+    """Find the power of two at or below abs(x), but never below ``smallest_normal``."""
     power = np.int64(np.float64(x).view(np.int64) & _EXPONENT_BITS).view(np.float64)
     return max(power, smallest_normal)
 
@@ -130,11 +130,11 @@ def round_any(x, rounding, uniform):
     magnitude = abs(x)
     power = binade(x, rounding.smallest_normal)
     scaled = magnitude / power * rounding.steps
-    below = math.floor(scaled)
+    below = np.floor(scaled)
     part = scaled - below
     threshold = rounding.threshold_positive if x > 0.0 else rounding.threshold_negative
     threshold = uniform if rounding.mode == STOCHASTIC else threshold
-    odd = math.floor(0.5 * below) != 0.5 * below
+    odd = np.floor(0.5 * below) != 0.5 * below
     tie = rounding.away_ties | (rounding.even_ties & odd)
     away = (part > threshold) | ((part == threshold) & tie)
     rounded = (below + (1.0 if away else 0.0)) / rounding.steps * power
@@ -147,7 +147,7 @@ def round_any(x, rounding, uniform):
 
 @njit
 def sum_to_odd(a, b):
-    """The sum of two float64 numbers rounded to odd: kept if exact, else the neighbour with an odd last bit.
+    """Add two float64 numbers, rounding to odd: an inexact sum is the neighbour with an odd last bit.
 
     A number that was rounded to odd remembers on which side of everything coarser the exact sum lies, so
     rounding it again, in any mode, to a format at least two bits narrower rounds the exact sum (Boldo and
@@ -169,7 +169,7 @@ def sum_to_odd(a, b):
 
 @njit
 def rounded_sum(a, b, rounding, uniform):
-    """The exact a + b, rounded once by ``rounding.mode``, for at most 50 mantissa bits.
+    """Round the exact a + b once, by ``rounding.mode``, for at most 50 mantissa bits.
 
     Forming a + b in float64 and rounding again would round twice. Where ``rounding.innocuous`` that does no
     harm: to nearest even it is right if 53 >= 2p + 2 for the precision p = t + 1 of a and b (Figueroa, SIGNUM
@@ -184,7 +184,7 @@ def rounded_sum(a, b, rounding, uniform):
 
 @njit
 def scramble(seed, counter):
-    """64 random bits from a seed and a counter: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Make 64 random bits of a seed and a counter: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     z = np.uint64(seed) + np.uint64(counter) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -193,7 +193,7 @@ def scramble(seed, counter):
 
 @njit
 def uniform(seed, counter):
-    """A number in [0, 1), a multiple of 2^-53, from a seed and a counter.
+    """Make a number in [0, 1), a multiple of 2^-53, of a seed and a counter.
 
     Counting instead of keeping a state makes the draw of an element independent of how the work is
     split over threads.

@@ -1,17 +1,24 @@
 """Running sums of many rows, compiled: a tile of rows is transposed so that every addition is one of vectors.
 
-Every order is the same loop: nodes of some terms in sequence, pushed on a stack of partial sums, whose top two
-merge when the order says so. A row never depends on the tile it lies in, and a random draw is numbered by its
-row and by the place of the addition in the row, so the bits do not depend on the number of threads.
+Every order is the same loop: nodes of some terms in sequence, pushed on a stack of partial sums, whose top
+two merge when the order says so. A row never depends on the tile it lies in, and a random draw is numbered by
+its row and by the place of the addition in the row, so the bits do not depend on the number of threads.
 
-The helpers are few and called from few places, and ``keys`` is None where sums are innocuous, which leaves out
-half of the code: every call is one more copy for the compiler to optimise.
+The helpers are few and called from few places: each call is one more copy for the compiler to optimise.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from softcarry.numerics._rounding import STOCHASTIC, round_any, round_nearest_even, rounded_sum, scramble, uniform
+from softcarry.numerics._rounding import (
+    NEAREST_EVEN,
+    STOCHASTIC,
+    round_any,
+    round_nearest_even,
+    rounded_sum,
+    scramble,
+    uniform,
+)
 
 BLOCKED = 0
 HALVING = 1
@@ -36,7 +43,7 @@ def _draw(rounding, key, number):
 @njit
 def _add(left, i, right, j, width, rounding, keys, draw):
     """Add ``width`` lanes of ``right`` from j into those of ``left`` from i."""
-    if keys is None:
+    if rounding.innocuous:
         for r in range(width):
             left[i + r] = round_nearest_even(left[i + r] + right[j + r], rounding)
     else:
@@ -51,10 +58,12 @@ def _load(terms, row, start, count, tile, width, rounding, round_terms, keys):
     for r in range(width):
         for k in range(count):
             tile[k * width + r] = terms[row + r, start + k]
-    if keys is None:
+    if not round_terms:
+        return
+    if rounding.mode == NEAREST_EVEN:
         for i in range(count * width):
             tile[i] = round_nearest_even(tile[i], rounding)
-    elif round_terms:
+    else:
         for k in range(count):
             for r in range(width):
                 u = _draw(rounding, keys[r], (start + k) * _DRAWS + _TERM)
@@ -63,8 +72,8 @@ def _load(terms, row, start, count, tile, width, rounding, round_terms, keys):
 
 @njit
 def _run(total, i, tile, first, stop, start, width, rounding, keys):
-    """Add terms first to stop of a tile that begins with term ``start`` into lanes i of ``total``, in order."""
-    if keys is not None or width > 1:
+    """Add terms first to stop of a tile that begins at term ``start`` into lanes i of ``total``, in order."""
+    if width > 1 or not rounding.innocuous:
         for k in range(first, stop):
             _add(total, i, tile, k * width, width, rounding, keys, (start + k) * _DRAWS + _INNER)
         return
@@ -85,7 +94,7 @@ def _run(total, i, tile, first, stop, start, width, rounding, keys):
 def _compensated_run(total, correction, tile, first, stop, start, width, rounding, keys):
     """As `_run`, by Kahan's four operations."""
     for k in range(first, stop):
-        if keys is None:
+        if rounding.innocuous:
             for r in range(width):
                 y = round_nearest_even(tile[k * width + r] - correction[r], rounding)
                 updated = round_nearest_even(total[r] + y, rounding)
@@ -105,7 +114,7 @@ def _compensated_run(total, correction, tile, first, stop, start, width, roundin
 @njit
 def _reduce(nodes, count, first, width, rounding, keys, scratch):
     """Sum a power of two of neighbouring nodes by a tree of adjacent pairs, into the lanes of node 0."""
-    if keys is not None or width > 1:
+    if width > 1 or not rounding.innocuous:
         step = 1
         while step < count:
             for i in range(0, count, 2 * step):
@@ -125,7 +134,7 @@ def _reduce(nodes, count, first, width, rounding, keys, scratch):
 
 @njit
 def _next_reversed(bits, count):
-    """The number after ``bits`` of those below a power of two when they are counted with their bits reversed."""
+    """Count: the next number below a power of two, in the order of the numbers with their bits reversed."""
     bit = count // 2
     while bits & bit:
         bits ^= bit
@@ -135,10 +144,10 @@ def _next_reversed(bits, count):
 
 @njit
 def _pair(tile, size, count, start, width, rounding, keys):
-    """Make a tile of ``size`` terms one of ``count`` nodes, the sums of one or two terms at the depth of count.
+    """Make a tile of ``size`` terms one of ``count`` nodes of one or two terms, as halving does.
 
-    Halving n into ⌊n/2⌋ and ⌈n/2⌉ gives ⌊(n + j) / 2^d⌋ terms at depth d, j being the number of the node with
-    its d bits reversed.
+    Halving n into ⌊n/2⌋ and ⌈n/2⌉ gives ⌊(n + j) / 2^d⌋ terms at depth d, j being the number of the node
+    with its d bits reversed.
     """
     reversed_bits = 0
     k = 0
@@ -171,12 +180,10 @@ def _next_run(target, i, size, terms, row, tile, cursor, width, kahan, rounding,
         size -= stop - first
         cursor[2] = stop
         if not begun:
-            # A sum begins as its first term: adding that to 0 would turn −0 into 0.
+            # A sum begins as its first term, rounded: adding that to 0 would turn −0 into 0.
             for r in range(width):
-                target[i + r] = tile[first * width + r]
-                if keys is not None:
-                    u = _draw(rounding, keys[r], (cursor[0] + first) * _DRAWS + _TERM)
-                    target[i + r] = round_any(target[i + r], rounding, u)
+                u = _draw(rounding, keys[r], (cursor[0] + first) * _DRAWS + _TERM)
+                target[i + r] = round_any(tile[first * width + r], rounding, u)
             first += 1
             begun = True
         if kahan:
@@ -228,7 +235,9 @@ def _sum_tile(terms, row, width, order, block, rounding, flush, round_terms, key
         else:
             size = min(block, n - first * block)
             kahan = order == KAHAN
-            _next_run(partials, top, size, terms, row, tile, cursor, width, kahan, rounding, round_terms, keys)
+            _next_run(
+                partials, top, size, terms, row, tile, cursor, width, kahan, rounding, round_terms, keys
+            )
         height += 1
         # A counter of nodes: equal neighbours merge as a carry runs through its bits. In the end all do, the
         # youngest first; blocks in sequence always do.
@@ -247,21 +256,15 @@ def _sum_tile(terms, row, width, order, block, rounding, flush, round_terms, key
 
 @njit(parallel=True, cache=True)
 def sum_rows(terms, order, block, rounding, flush, round_terms, seed, width):
-    """Sums of the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time, in blocks of at most n terms.
-
-    ``seed`` None asks for the quick loops, which are for two innocuous roundings and rounded terms.
-    """
+    """Sum the rows of ``terms`` (rows, n >= 1), ``width`` rows at a time, in blocks of at most n terms."""
     rows = terms.shape[0]
     sums = np.empty(rows)
     for tile in prange(-(-rows // width)):
         row = tile * width
         lanes = min(width, rows - row)
+        keys = np.empty(lanes, np.uint64)
+        for r in range(lanes):
+            keys[r] = scramble(seed, row + r)
         total = sums[row : row + lanes]
-        if seed is None:
-            _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, None, total)
-        else:
-            keys = np.empty(lanes, np.uint64)
-            for r in range(lanes):
-                keys[r] = scramble(seed, row + r)
-            _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, keys, total)
+        _sum_tile(terms, row, lanes, order, block, rounding, flush, round_terms, keys, total)
     return sums

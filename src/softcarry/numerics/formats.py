@@ -63,9 +63,9 @@ class FloatFormat:
         widest = 11 if self.has_infinity else 10
         if not 2 <= self.exponent_bits <= widest or not 1 <= self.mantissa_bits <= 52:
             msg = (
-                f"a FloatFormat {'with' if self.has_infinity else 'without'} infinity has 2 to {widest} exponent "
-                f"bits and 1 to 52 mantissa bits (it is emulated in float64); got {self.exponent_bits} and "
-                f"{self.mantissa_bits}: choose widths in that range"
+                f"a FloatFormat {'with' if self.has_infinity else 'without'} infinity has 2 to {widest} "
+                "exponent bits and 1 to 52 mantissa bits (it is emulated in float64); got "
+                f"{self.exponent_bits} and {self.mantissa_bits}: choose widths in that range"
             )
             raise OptionError(msg)
 
@@ -81,7 +81,7 @@ class FloatFormat:
 
     @property
     def unit_roundoff(self) -> float:
-        """u = 2^−(t+1), the largest relative error of rounding a normal number to nearest."""
+        """Unit roundoff u = 2^−(t+1), the largest relative error of rounding a normal number to nearest."""
         return math.ldexp(1.0, -(self.mantissa_bits + 1))
 
     @property
@@ -124,7 +124,7 @@ class FloatFormat:
         )
 
     def rounding(self, mode: RoundingMode = "nearest-even", saturate: bool = False) -> "Rounding":
-        """What a compiled loop needs to round to this format, as plain numbers; cached.
+        """Give what a compiled loop needs to round to this format, as plain numbers; cached.
 
         Parameters
         ----------
@@ -202,18 +202,19 @@ class FloatFormat:
         0.10003662109375
         """
         rounding = self.rounding(mode, saturate)
-        values = as_float_array(x, keep_float32=True)
+        values, from_float32 = as_float_array(x)
         seed = draw_seed(rng) if mode == "stochastic" else np.uint64(0)
-        keep = values.dtype == np.float32 and formats["float32"].holds(self)
-        out = np.empty(values.shape, np.float32 if keep else np.float64)
-        if out.size:
+        rounded = np.empty_like(values)
+        if values.size:
             from softcarry.numerics._rounding import round_all
 
-            round_all(np.ascontiguousarray(values).reshape(-1), rounding, seed, out.reshape(-1))
-        return out[()]
+            round_all(values.reshape(-1), rounding, seed, rounded.reshape(-1))
+        if from_float32 and formats["float32"].holds(self):
+            rounded = rounded.astype(np.float32)
+        return rounded[()]
 
     def encode(self, values: ArrayLike) -> NDArray[np.unsignedinteger]:
-        """The bit patterns of numbers of the format.
+        """Encode numbers of the format as bit patterns.
 
         Parameters
         ----------
@@ -239,10 +240,10 @@ class FloatFormat:
         >>> [hex(code) for code in formats["bfloat16"].encode([1.0, -0.0, float("inf")])]
         ['0x3f80', '0x8000', '0x7f80']
         """
-        return encode(self, as_float_array(values))
+        return encode(self, as_float_array(values)[0])
 
     def decode(self, codes: ArrayLike) -> NDArray[np.float64]:
-        """The numbers that bit patterns stand for, exactly.
+        """Decode bit patterns to the numbers that they stand for, exactly.
 
         Parameters
         ----------
@@ -381,7 +382,7 @@ formats = FormatTable(
 
 
 def get_format(name_or_format: str | FloatFormat) -> FloatFormat:
-    """The format of a name, of widths written as ``"e5m10"``, or the format given.
+    """Look up the format of a name, or of widths written as ``"e5m10"``.
 
     Parameters
     ----------

@@ -116,16 +116,19 @@ def running_sum(
     fmt = get_format(fmt)
     flush = get_format(flush_format) if order == "two-level" else fmt
     block = _check_block(order, block)
+    to_format, to_flush = fmt.rounding(rounding), flush.rounding(rounding)
     _check_arithmetic(fmt, rounding)
     _check_arithmetic(flush, rounding)
     if not flush.holds(fmt):
         msg = f"flush_format must hold every number of {fmt.name}; got {flush.name}: choose a wider one"
         raise OptionError(msg)
-    to_format, to_flush = fmt.rounding(rounding), flush.rounding(rounding)
     key = as_seed(seed)
-    values = as_float_array(terms, keep_float32=True)
+    values, _ = as_float_array(terms)
     if values.ndim == 0 or not -values.ndim <= axis < values.ndim:
-        msg = f"running_sum takes terms of shape (..., n) with an axis {axis}; got shape {values.shape}: add the axis"
+        msg = (
+            f"running_sum takes terms of shape (..., n) with an axis {axis}; got shape {values.shape}: "
+            "add the axis"
+        )
         raise ShapeError(msg)
     values = np.moveaxis(values, axis, -1)
     shape, n = values.shape[:-1], values.shape[-1]
@@ -137,14 +140,15 @@ def running_sum(
     from softcarry.numerics import _sums
 
     # Rounding twice is innocuous for operands of the format only.
-    quick = to_format.innocuous and to_flush.innocuous and round_terms
+    if not round_terms:
+        to_format = to_format._replace(innocuous=False)
     rows = np.ascontiguousarray(values).reshape(-1, n)
-    code = {"kahan": _sums.KAHAN, "pairwise": _sums.HALVING, "carry-stack": _sums.STACK}.get(order, _sums.BLOCKED)
+    codes = {"kahan": _sums.KAHAN, "pairwise": _sums.HALVING, "carry-stack": _sums.STACK}
     share = -(-len(rows) // numba.get_num_threads())
     # Less than a vector of rows is slower than a row at a time.
     width = min(share, _WIDEST) if share >= 4 else 1
-    seed_or_none = None if quick else key
-    sums = _sums.sum_rows(rows, code, min(block or n, n), to_format, to_flush, round_terms, seed_or_none, width)
+    code = codes.get(order, _sums.BLOCKED)
+    sums = _sums.sum_rows(rows, code, min(block or n, n), to_format, to_flush, bool(round_terms), key, width)
     return sums.reshape(shape)[()]
 
 
@@ -157,7 +161,8 @@ def _check_block(order: str, block: int | None) -> int | None:
         raise OptionError(msg)
     if order == "carry-stack" and block is None:
         return 1
-    if order in ("blocked", "two-level", "carry-stack") and (not isinstance(block, int | np.integer) or block < 1):
+    blocks = order in ("blocked", "two-level", "carry-stack")
+    if blocks and (not isinstance(block, int | np.integer) or block < 1):
         msg = f"order {order!r} needs block=, the number of terms summed at once, at least 1; got {block!r}"
         raise OptionError(msg)
     return None if block is None else int(block)
@@ -166,7 +171,10 @@ def _check_block(order: str, block: int | None) -> int | None:
 def _check_arithmetic(fmt: FloatFormat, rounding: str) -> None:
     exact = fmt.exponent_bits == 11 and fmt.mantissa_bits == 52
     if exact and rounding != "nearest-even":
-        msg = f"sums in float64 are rounded to nearest even by the machine; got rounding={rounding!r}: use a narrower format"
+        msg = (
+            f"sums in float64 are rounded to nearest even by the machine; got rounding={rounding!r}: use a "
+            "narrower format"
+        )
         raise OptionError(msg)
     if fmt.mantissa_bits > 50 and not exact:
         msg = (

@@ -22,8 +22,8 @@ Source
     SISC 41(5), 2019, and Connolly, Higham and Mary, SISC 43(1), 2021 (growth by the square root; neither
     holds once the sum has stopped, since all errors then have one sign).
 Public faults of this kind
-    tract PR#2586, candle#3727 (float16 row sum stops at 2048); executorch PR#20090, ml_dtypes#63, tt-metal#52045
-    (bfloat16 at 256); mlir-air#1600, llama.cpp PR#13975, flash-attention PR#2250 (the running output).
+    tract PR#2586, candle#3727 (float16 row sum stops at 2048); executorch PR#20090, ml_dtypes#63,
+    tt-metal#52045 (bfloat16 at 256); mlir-air#1600, llama.cpp PR#13975, flash-attention PR#2250 (o).
 """
 
 from dataclasses import dataclass
@@ -31,19 +31,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from softcarry.auditing.examination import CaseRefused
-from softcarry.auditing.growth_fit import Knee, find_knee, fit_power, loglog_slope
+from softcarry.auditing.growth_fit import fit_power, loglog_slope
 from softcarry.auditing.problems import one_hot_values, random_sign_values, reading_size, spread_positions
 from softcarry.auditing.report import Curve
 from softcarry.auditing.score_control import score_control
+from softcarry.auditing.stall import explain_stall, find_stall
 from softcarry.auditing.tolerance import compare
 
 LENGTHS = tuple(sorted([2**k for k in range(6, 17)] + [3 * 2**k for k in range(5, 15)]))
 DEPTH = 64
 RANDOM_ROWS = 3
 ONE_HOT, ONES, POSITIVE, SIGNS = slice(0, 24), slice(24, 28), slice(28, 46), slice(46, 64)
-
-# Formats that a carry has been kept in, by drop index; TF32 has float16's.
-_SUSPECTS = ("E5M2", "E4M3", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,8 @@ class Reading:
         The largest bound / w.
     excess, unlikely : float
         The largest error / bound; on normal scores, the largest error / what random rounding errors give.
+    finite : bool
+        Whether the output is.
     kept_l, kept_o : float
         On equal scores, which share of l and of o arrived; 0 or infinite where it overflowed.
     error_l, error_o : float
@@ -75,32 +75,11 @@ class Reading:
     bound: float
     excess: float
     unlikely: float
+    finite: bool
     kept_l: float
     kept_o: float
     error_l: float
     error_o: float
-
-
-@dataclass(frozen=True)
-class Stall:
-    """A step in l or o on equal scores.
-
-    Attributes
-    ----------
-    part : {"l", "o"}
-        Which sum.
-    knee : Knee
-        Between which lengths it left its floor.
-    keys : float
-        After how many keys.
-    kind : {"stops", "overflows", "leaves"}
-        Whether it is the same at all lengths beyond, infinite, or neither.
-    """
-
-    part: str
-    knee: Knee
-    keys: float
-    kind: str
 
 
 def probe(examination):
@@ -164,6 +143,7 @@ def _read(examination, n):
         bound=float(comparison.relative_bound.max()),
         excess=float(comparison.worst()),
         unlikely=float(comparison.worst_likely()[0, 0, 1:].max()),
+        finite=bool(np.isfinite(output).all()),
         kept_l=kept_l,
         kept_o=float(np.median(ratio[0, ONES])) * (kept_l if np.isfinite(kept_l) else 1.0),
         error_l=float(np.sqrt(np.mean((common[1:] - 1.0) ** 2))),
@@ -172,56 +152,29 @@ def _read(examination, n):
 
 
 def _find_stall(examination, readings):
-    """The step in what arrives of l, or else of o, on equal scores: sums of ones, exact until they stop."""
+    # In a column of ones a stalled l hides a stalled o, so l comes first.
     n = [r.keys for r in readings]
     floor = 2.0 * examination.output_format.unit_roundoff
-    for part in ("l", "o"):
-        kept = np.array([r.kept_l if part == "l" else r.kept_o for r in readings])
-        knee = find_knee(n, np.abs(1.0 - kept), floor=floor)
-        if knee is None:
-            continue
-        beyond = np.array([r.keys >= knee.above for r in readings])
-        levels = np.array(n)[beyond] * kept[beyond]
-        # A sum that has stopped has the same value at every length, which one that rounds at random has not.
-        if np.isfinite(levels).all() and 0.0 < levels.max() < 1.1 * levels.min() and kept[-1] < 0.9:
-            return Stall(part, knee, float(np.median(levels)), "stops")
-        lost = not np.isfinite(levels).any() or not levels.any()
-        return Stall(part, knee, knee.position, "overflows" if lost else "leaves")
-    return None
-
-
-def _explanations(examination, readings, stall):
-    """Formats and key blocks whose sum stops at that many keys, the likeliest first.
-
-    Long before the stop the roundings walk at random: each is worth 0.41·u of the sum so far (uniform within
-    half an ulp, over a binade), and after K updates of a growing sum 0.41·u·√(K/3) of the whole. The format
-    whose walk comes nearest to the measured one, the roundings of P and the output allowed for, goes first.
-    """
-    from softcarry.numerics.formats import formats
-
-    output = examination.output_format.unit_roundoff / 4.0
-    early = [r for r in readings if r.keys <= max(stall.keys / 8.0, readings[0].keys)]
-    found = []
-    for name in _SUSPECTS:
-        block = stall.keys / formats[name].drop_index
-        if block < 0.9:
-            continue
-        unit = 0.41 * formats[name].unit_roundoff
-        distances = []
-        for r in early:
-            walk = np.hypot(unit * np.sqrt(max(1.0, r.keys / block / 3.0)), output)
-            seen = r.error_l if stall.part == "l" else r.error_o
-            distances.append(abs(np.log(max(seen, 1e-300) / walk)))
-        entry = {"format": name, "key_block": round(block, 1), "updates": formats[name].drop_index}
-        found.append((float(np.mean(distances)), entry))
-    return [entry for _, entry in sorted(found, key=lambda pair: pair[0])]
+    return find_stall(n, [r.kept_l for r in readings], "l", floor=floor) or find_stall(
+        n, [r.kept_o for r in readings], "o", floor=floor
+    )
 
 
 def _report_stall(examination, readings, stall):
-    explanations = [] if stall.kind == "overflows" else _explanations(examination, readings, stall)
+    explanations = []
+    if stall.kind == "stops":
+        explanations = explain_stall(
+            stall.keys,
+            [r.keys for r in readings],
+            [r.error_l if stall.part == "l" else r.error_o for r in readings],
+            output_roundoff=examination.output_format.unit_roundoff,
+        )
     last = readings[-1]
     name = {"l": "the running sum l", "o": "the running output o"}[stall.part]
-    if stall.kind == "overflows":
+    broken = next((r.keys for r in readings if not r.finite), None)
+    if broken is not None:
+        what = f"the output is not finite from n = {broken}"
+    elif stall.kind == "overflows":
         what = f"{name} overflows between {stall.knee.below:.0f} and {stall.knee.above:.0f} keys"
         if stall.knee.below < 65504.0 < 1.01 * stall.knee.above:
             what += ", as a float16 does beyond 65504"
@@ -229,8 +182,9 @@ def _report_stall(examination, readings, stall):
         what = f"{name} stops at {stall.keys:.0f} keys"
     words = [f"{e['updates']} updates of {e['key_block']:g} in {e['format']}" for e in explanations[:2]]
     because = f"; {' or '.join(words)} would explain it" if words else ""
+    loss = "" if broken is not None else f": error {last.flat:.0%} at n = {last.keys} on equal scores"
     examination.fail(
-        f"{what}: error {last.flat:.0%} at n = {last.keys} on equal scores{because}",
+        f"{what}{loss}{because}",
         evidence={
             "knee": stall.keys,
             "between": [stall.knee.below, stall.knee.above],
@@ -255,10 +209,10 @@ def _report_excess(examination, readings, stall):
     if returns:
         shape = f"and is small again at n = {returns[0]:.0f}: the method changes with the length"
     part = "l" if first.error_l > first.error_o else "o"
+    size = max(worst.flat, worst.random)
     examination.fail(
         f"from n = {first.keys} the error is beyond the bound of the declared carry, {shape}: "
-        f"{max(worst.flat, worst.random):.1e} of w at n = {worst.keys}, {worst.excess:.2g} times the bound, "
-        f"mostly from {part}",
+        f"{size:.1e} of w at n = {worst.keys}, {worst.excess:.2g} times the bound, mostly from {part}",
         evidence={
             "first": first.keys,
             "knee": None if stall is None else stall.knee.position,
@@ -284,7 +238,7 @@ def _report_drift(examination, readings):
             "error_over_likely": [r.unlikely for r in readings],
             "error": [r.random for r in readings],
         },
-        remedy="look for roundings of one sign, or a carry, or a sum inside a key block, narrower than declared",
+        remedy="look for roundings of one sign, or a carry or a sum in a key block narrower than declared",
     )
 
 

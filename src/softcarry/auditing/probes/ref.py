@@ -4,21 +4,22 @@ Question
     On data such as models make, is the error within the bound of the declared carry, and no larger than that
     of plain attention in the same dtype?
 Input
-    Normal data; all-positive data, whose rounding errors do not cancel; an outlier channel, which makes scores
-    large; an attention sink, one key with most of the weight; a repeated maximum with values of one sign, where
-    the roundings of P all go one way. 640 keys, 32 queries, d = dv = 64.
+    Normal data; all-positive data, whose rounding errors do not cancel; an outlier channel, which makes
+    scores large; an attention sink, one key with most of the weight; a repeated maximum with values of one
+    sign, where the roundings of P all go one way. 640 keys, 32 queries, d = dv = 64.
 Conclusion
     Beyond the bound: an error. Within it, but over twice the error of the plain reference: a warning, as
     FlashAttention's and PyTorch's tests have it. The golden answer is float64 on the rounded inputs, never a
-    reference in the same dtype. And the probe tests its own power: zeros, shuffled keys, a dropped last key and
-    a forgotten rescale must all be beyond the bound on these data, or it says that it is blind.
+    reference in the same dtype. And the probe tests its own power: zeros, shuffled keys, a dropped last key
+    and a forgotten rescale must all be beyond the bound on these data, or it says that it is blind.
 Tolerance
     The master bound, componentwise (``numerics.bounds.attention_error_bound``); ratio 2 for the warning.
 Source
-    Dao et al., FlashAttention, 2022, and its test suite (the ratio); Qiu and Yao, 2025, arXiv:2510.04212 (bias
-    from a repeated maximum); KernelBench#165 (an absolute tolerance that all zeros pass).
+    Dao et al., FlashAttention, 2022, and its test suite (the ratio); Qiu and Yao, arXiv:2510.04212, 2025
+    (bias from a repeated maximum); KernelBench#165 (an absolute tolerance that all zeros pass).
 Public faults of this kind
-    tt-metal#51927 (relative error 0.026 behind a correlation of 0.9997), flash-attention#1138, pytorch#108503.
+    tt-metal#51927 (relative error 0.026 behind a correlation of 0.9997), flash-attention#1138 (ranking by a
+    reference in the same dtype), pytorch#108503.
 """
 
 import math
@@ -67,7 +68,7 @@ def probe(examination):
     _report_power(examination, comparison, v)
     excess = comparison.worst(axes=(0, 2, 3))
     if (excess > 1.0).any():
-        _report_beyond(examination, comparison, errors, excess)
+        _report_beyond(examination, comparison, errors, excess, v)
     # A float64 kernel errs as the golden answer itself does: there is nothing to take a ratio to.
     elif examination.dtype != "float64":
         _report_ratio(examination, comparison, errors, (q, k, v))
@@ -105,7 +106,9 @@ def problem(examination):
 
 
 def plain_attention(q, k, v, rounding):
-    """Attention as the unfused formula in one dtype: scores, P and output are rounded, sums are float32.
+    """Compute attention unfused in one dtype: scores, P and output are rounded to it, sums are float32.
+
+    The sums go term by term from left to right, so that the result does not depend on a matrix library.
 
     Parameters
     ----------
@@ -119,16 +122,21 @@ def plain_attention(q, k, v, rounding):
     ndarray
         (b, h, tq, dv) float64.
     """
-    single = [x.astype(np.float32) for x in (q, k, v)]
-    scores = single[0] @ np.swapaxes(single[1], -1, -2) * np.float32(1.0 / math.sqrt(q.shape[-1]))
-    scores = rounding(scores).astype(np.float32)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return rounding(rounding(weights).astype(np.float32) @ single[2])
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
+    scores = np.zeros((*q.shape[:3], k.shape[2]), np.float32)
+    for i in range(q.shape[3]):
+        scores += q[..., i, None] * k[..., None, :, i]
+    scores = rounding(scores * np.float32(1.0 / math.sqrt(q.shape[3]))).astype(np.float32)
+    terms = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights = rounding(terms / np.add.accumulate(terms, axis=-1)[..., -1:]).astype(np.float32)
+    output = np.zeros((*q.shape[:3], v.shape[3]), np.float32)
+    for j in range(k.shape[2]):
+        output += weights[..., j, None] * v[..., None, j, :]
+    return rounding(output)
 
 
 def wrong_answers(golden, v):
-    """What four public faults would return on the same data.
+    """Compute what four public faults would return on the same data.
 
     Parameters
     ----------
@@ -169,13 +177,13 @@ def _errors(comparison, head):
     return Errors(float(np.abs(scaled).max()), rms, float(norm), signed / rms if 0.0 < rms < np.inf else 0.0)
 
 
-def _report_beyond(examination, comparison, errors, excess):
+def _report_beyond(examination, comparison, errors, excess, v):
     failing = [kind for kind, ratio in zip(KINDS, excess, strict=True) if ratio > 1.0]
     worst = int(np.argmax(excess))
     same_as = (
         [
             name
-            for name, wrong in wrong_answers(comparison.golden, _values(comparison)).items()
+            for name, wrong in wrong_answers(comparison.golden, v).items()
             if not (np.abs(comparison.output - wrong) > comparison.bound).any()
         ]
         if np.isfinite(comparison.output).all()
@@ -202,18 +210,27 @@ def _report_ratio(examination, comparison, errors, inputs):
     plain = plain_attention(q, k, v, examination.output_format.round)
     ratios = {}
     for head, kind in enumerate(KINDS):
-        error = np.abs(plain[:, head] - comparison.golden.output[:, head])
-        ratios[kind] = float(np.abs(comparison.error[:, head]).max() / error.max())
+        own = comparison.error[:, head]
+        other = plain[:, head] - comparison.golden.output[:, head]
+        # The largest of many errors scatters: both it and the root mean square must be larger.
+        ratios[kind] = float(min(np.abs(own).max() / np.abs(other).max(), _rms(own) / _rms(other)))
     examination.fact(
-        "reference_ratio", ratios, 1.0, "largest error over that of the plain formula in the same dtype"
+        "reference_ratio",
+        ratios,
+        1.0,
+        "error over that of the plain formula in the same dtype: the smaller of largest and rms ratio",
     )
     worst = max(ratios, key=ratios.__getitem__)
     if ratios[worst] > 2.0:
         examination.warn(
-            f"error on {worst} data is {ratios[worst]:.2g} times that of the plain formula in {examination.dtype}",
+            f"error on {worst} data is {ratios[worst]:.2g} times that of the plain formula",
             evidence={"ratios": ratios},
-            remedy="look for a rounding that the plain formula lacks: of scores, of P, or of o between blocks",
+            remedy="look for a rounding that the plain formula lacks: of l, or of o between blocks",
         )
+
+
+def _rms(x):
+    return float(np.sqrt(np.mean(np.square(x))))
 
 
 def _report_power(examination, comparison, v):

@@ -1,0 +1,51 @@
+"""Four wrong implementations, each caught by the name of a check, or out of reach of calls of attention.
+
+They are faults that a reader of a textbook writes: a normaliser that takes two passes, a merge that forgets to
+rescale, a softmax without its maximum, a blocked attention that makes NaN of a fully masked block.
+"""
+
+import numpy as np
+import pytest
+from examining import examine, messages
+from mutants import Online, TwoPass
+from test_rows import assert_reads_once_and_keeps_two_numbers
+
+CHECKS = ["EMPTY", "LSE", "RANGE", "REF"]
+
+
+def failing(kernel, checks=CHECKS):
+    """The checks that find an error."""
+    return {check for check in checks if not examine_ok(kernel, check)}
+
+
+def examine_ok(kernel, check):
+    return all(finding.severity != "error" for finding in examine(kernel, check).findings)
+
+
+def two_passes(scores):
+    scores = list(scores)
+    largest = max(scores)
+    return largest, float(np.sum(np.exp(np.array(scores) - largest)))
+
+
+def test_a_normaliser_of_two_passes_can_not_be_seen_from_calls_but_from_its_reads():
+    """Its results are right, so no call of attention shows it; the later ``softcarry check`` takes functions."""
+    assert failing(TwoPass()) == set()
+    with pytest.raises(AssertionError):
+        assert_reads_once_and_keeps_two_numbers(two_passes)
+
+
+def test_a_merge_that_forgets_to_rescale_is_caught():
+    assert failing(Online(rescale=False, key_block=16)) == {"REF", "RANGE"}
+
+
+def test_a_softmax_without_its_maximum_is_caught():
+    found = failing(TwoPass(no_maximum=True))
+    assert "RANGE" in found
+    assert "REF" not in found
+
+
+def test_a_masked_block_that_gives_nan_is_caught():
+    examination = examine(Online(guard=False), "EMPTY")
+    assert any(message.startswith("rows that have keys are not finite") for message in messages(examination))
+    assert failing(Online(guard=False), ["LSE", "REF"]) <= {"LSE"}

@@ -1,0 +1,196 @@
+"""``softcarry audit`` and ``softcarry subjects``: output, exit status, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from json_schema import violations
+
+import softcarry.auditing._audit as audit_module
+from softcarry.auditing import subjects as subjects_module
+from softcarry.auditing.subjects import KNOWN
+from softcarry.cli import main
+
+SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
+
+SOURCE = """
+import numpy as np
+from mutants import TwoPass, plain
+
+sound = TwoPass()
+lse_zero = TwoPass(empty_lse=0.0)
+
+def raises(q, k, v):
+    raise RuntimeError("out of luck")
+
+def wrong_shape(q, k, v):
+    return np.zeros(3, np.float32)
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """A folder with somebody's kernels, as the current one."""
+    (tmp_path / "my_kernels.py").write_text(SOURCE)
+    (tmp_path / "my_broken.py").write_text("1 // 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
+    yield tmp_path
+    for name in ("my_kernels", "my_broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Probes that find nothing, but an error in the control and a warning in torch's math path."""
+
+    def probe(examination):
+        if examination.subject.control:
+            examination.fail("bad", evidence={}, remedy="mend")
+        if examination.subject.name == "torch-sdpa-math":
+            examination.warn("odd", evidence={}, remedy="look")
+        examination.calls += 1
+
+    monkeypatch.setattr(audit_module, "load_probe", lambda check: probe)
+
+
+def run(capsys, *tokens):
+    status = main(list(tokens))
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_sound_kernel_of_ones_own_passes(capsys):
+    status, out, err = run(capsys, "audit", "my_kernels:sound", "--only", "LSE")
+    assert (status, err) == (0, "")
+    assert "TwoPass: nothing found" in out
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_wrong_kernel_of_ones_own_fails(capsys):
+    status, out, _ = run(capsys, "audit", "my_kernels:lse_zero", "--only", "LSE")
+    assert status == 1
+    assert "a part without keys has weight in a merge: its lse is 0" in out
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_json_follows_the_schema_and_is_all_there_is(capsys):
+    status, out, err = run(capsys, "audit", "my_kernels:lse_zero", "my_kernels:sound", "--only", "LSE", "--json")
+    assert (status, err) == (1, "")
+    content = json.loads(out)
+    assert content["schema"] == "softcarry.audit/1"
+    assert [report["ok"] for report in content["reports"]] == [False, True]
+    assert all(violations(report, SCHEMA_FILE) == [] for report in content["reports"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_arguments_all_are_audited_and_the_control_is_not_counted(capsys):
+    status, out, _ = run(capsys, "audit")
+    assert status == 0
+    assert all(name in out for name in KNOWN)
+    assert "control-bfloat16-carry: 1 error (a control, not counted)" not in out
+    assert "6 errors (a control, not counted)" in out
+
+
+@pytest.mark.usefixtures("quick")
+def test_warnings_count_when_asked(capsys):
+    assert run(capsys, "audit", "torch-sdpa-math", "--dtype", "float32")[0] == 0
+    assert run(capsys, "audit", "torch-sdpa-math", "--dtype", "float32", "--fail-on", "warning")[0] == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_dtype_and_checks_are_chosen(capsys):
+    _, out, _ = run(
+        capsys, "audit", "--dtype", "bfloat16,float16", "--only", "LSE", "REF", "--skip", "REF", "--json", "--seed", "3"
+    )
+    reports = json.loads(out)["reports"]
+    assert [r["subject"]["name"] for r in reports] == ["softcarry", "torch-sdpa-flash", "torch-sdpa-math"]
+    assert all(r["subject"]["dtypes"] == ["bfloat16", "float16"] for r in reports)
+    assert all({v["check"] for v in r["verdicts"]} == {"LSE"} for r in reports)
+    assert reports[0]["environment"]["seed"] == 3
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
+    monkeypatch.setattr(subjects_module, "find_spec", lambda name: None)
+    status, out, err = run(capsys, "audit", "--json")
+    assert status == 0
+    names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
+    assert names == ["softcarry", "control-bfloat16-carry"]
+    assert 'torch-sdpa-flash is not installed: pip install "softcarry[torch]"' in err
+
+
+BAD = {
+    "raises": (["my_kernels:raises"], ["RuntimeError: out of luck", "expected kernel(q, k, v)"]),
+    "wrong shape": (["my_kernels:wrong_shape"], ["shape (3,)", "(1, 2, 64, 32)"]),
+    "no function": (["my_kernels:nothing"], ["has no 'nothing'"]),
+    "no kernel": (["my_kernels:number"], ["of type int"]),
+    "broken module": (["my_broken:kernel"], ["raised ZeroDivisionError"]),
+    "no module": (["my_absent:kernel"], ["no module 'my_absent'"]),
+    "unknown name": (["torch-sdpa-flsh"], ["did you mean 'torch-sdpa-flash'"]),
+    "unknown check": (["my_kernels:sound", "--only", "EMTPY"], ["did you mean 'EMPTY'"]),
+    "unknown dtype": (["my_kernels:sound", "--dtype", "float8"], ["bfloat16", "'float8'"]),
+    "negative seed": (["my_kernels:sound", "--seed", "-1"], ["seed", "-1"]),
+    "unknown severity": (["my_kernels:sound", "--fail-on", "hint"], ["hint"]),
+    "no subject of a dtype": (["--dtype", "float64", "--only", "LSE", "--skip", "LSE"], ["no check is left"]),
+}
+
+
+@pytest.mark.usefixtures("own_folder")
+@pytest.mark.parametrize(("tokens", "words"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_status_2(capsys, tokens, words):
+    status, out, err = run(capsys, "audit", *tokens)
+    assert status == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert all(word in err for word in words), err
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_debug_shows_the_traceback(capsys):
+    status, _, err = run(capsys, "audit", "my_kernels:raises", "--debug")
+    assert status == 2
+    assert "Traceback" in err
+    assert "out of luck" in err
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_one_subject_that_can_not_run_does_not_hide_the_others(capsys):
+    status, out, err = run(capsys, "audit", "my_kernels:raises", "my_kernels:sound", "--only", "LSE")
+    assert status == 2
+    assert "TwoPass: nothing found" in out
+    assert "out of luck" in err
+
+
+def test_the_current_folder_is_importable_from_the_command(own_folder):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "NO_COLOR": "1", "COLUMNS": "80"}
+    command = [str(Path(sys.executable).with_name("softcarry")), "audit", "my_kernels:lse_zero", "--only", "LSE"]
+    done = subprocess.run(command, cwd=own_folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "FAIL LSE  float32" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_subjects_lists_what_there_is(capsys, monkeypatch):
+    status, out, _ = run(capsys, "subjects")
+    assert status == 0
+    assert all(name in out for name in KNOWN)
+    assert "CONTROL" in out
+    monkeypatch.setattr(subjects_module, "find_spec", lambda name: None)
+    _, out, _ = run(capsys, "subjects")
+    assert 'pip install "softcarry[torch]"' in " ".join(out.split())
+
+
+def test_subjects_as_json(capsys):
+    content = json.loads(run(capsys, "subjects", "--json")[1])
+    assert content["schema"] == "softcarry.subjects/1"
+    assert [entry["name"] for entry in content["subjects"]] == list(KNOWN)
+    assert all(entry["available"] for entry in content["subjects"])
+    assert [entry["name"] for entry in content["subjects"] if entry["control"]] == ["control-bfloat16-carry"]
