@@ -6,8 +6,6 @@ import signal
 
 import numpy as np
 
-EMPTY_CARRY = -np.inf
-
 
 def scores_of(q, k, mask, causal, scale, fill=-np.inf):
     """float32 scores (b, h, tq, tk) with masked keys at ``fill``."""
@@ -43,7 +41,7 @@ class TwoPass:
         shared_maximum=False,
         no_maximum=False,
         ignore_mask_of_empty_rows=False,
-        lse=lambda m, l, scale: m + np.log(l),
+        lse=lambda m, total, scale: m + np.log(total),
         lse_dtype=np.float32,
         on_no_keys=None,
     ):
@@ -68,27 +66,27 @@ class TwoPass:
                 m = np.zeros_like(m)
             shift = np.where(np.isneginf(m), 0, m) if self.guard else m
             p = np.exp((s - shift).astype(np.float32))
-            l = p.sum(axis=-1, keepdims=True)
-            dead = (l == 0) & self.guard
-            output = p @ v.astype(np.float32) / np.where(dead, 1, l)
+            total = p.sum(axis=-1, keepdims=True)
+            dead = (total == 0) & self.guard
+            output = p @ v.astype(np.float32) / np.where(dead, 1, total)
             output = np.where(dead, np.float32(self.empty_output), output)
-            lse = np.asarray(self.lse(m, l, 1.0 / math.sqrt(q.shape[-1])))
+            lse = np.asarray(self.lse(m, total, 1.0 / math.sqrt(q.shape[-1])))
             lse = np.where(dead, np.float32(self.empty_lse), lse)[..., 0]
         output = output.astype(q.dtype)
         return output if self.lse_dtype is None else (output, lse.astype(self.lse_dtype))
 
 
 class Online:
-    """One pass over key blocks; ``guard=False`` lets −inf − (−inf) through, ``rescale=False`` forgets to rescale."""
+    """One pass over key blocks; ``guard=False`` forms −inf − (−inf), ``rescale=False`` forgets to rescale."""
 
-    def __init__(self, *, key_block=128, guard=True, rescale=True, form="unnormalised"):
-        self.key_block, self.guard, self.rescale, self.form = key_block, guard, rescale, form
+    def __init__(self, *, key_block=128, guard=True, rescale=True):
+        self.key_block, self.guard, self.rescale = key_block, guard, rescale
 
     def __call__(self, q, k, v, *, mask=None, causal=False, scale=None):
         s = scores_of(q, k, mask, causal, scale)
         rows = s.shape[:-1]
         m = np.full((*rows, 1), -np.inf, np.float32)
-        l = np.zeros((*rows, 1), np.float32)
+        total = np.zeros((*rows, 1), np.float32)
         o = np.zeros((*rows, v.shape[-1]), np.float32)
         with np.errstate(all="ignore"):
             for start in range(0, k.shape[2], self.key_block):
@@ -97,11 +95,11 @@ class Online:
                 shift = np.where(np.isneginf(new), np.float32(0), new) if self.guard else new
                 factor = np.exp(m - shift) if self.rescale else np.float32(1)
                 p = np.exp(block - shift)
-                l = l * factor + p.sum(axis=-1, keepdims=True)
+                total = total * factor + p.sum(axis=-1, keepdims=True)
                 o = o * factor + p @ v[:, :, start : start + self.key_block].astype(np.float32)
                 m = new
-            output = np.where(l == 0, np.float32(0), o / np.where(l == 0, 1, l))
-            lse = np.where(l == 0, np.float32(-np.inf), m + np.log(l))[..., 0]
+            output = np.where(total == 0, np.float32(0), o / np.where(total == 0, 1, total))
+            lse = np.where(total == 0, np.float32(-np.inf), m + np.log(total))[..., 0]
         return output.astype(q.dtype), lse
 
 

@@ -5,9 +5,9 @@ import math
 import array_api_strict
 import ml_dtypes
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from softcarry.errors import DTypeError, OptionError, ShapeError
 from softcarry.reference import blocked_attention
 
@@ -125,8 +125,16 @@ BAD = {
     "heads": (lambda q, k, v: ((q[:, :2], k, v), {}), ShapeError, "multiple"),
     "no dimension": (lambda q, k, v: ((q[..., :0], k[..., :0], v), {}), ShapeError, "at least 1"),
     "integers": (lambda q, k, v: ((q.astype(int), k, v), {}), DTypeError, "q must be real floating"),
-    "mask shape": (lambda q, k, v: ((q, k, v), {"mask": np.ones((3, 3), bool)}), ShapeError, "mask must broadcast"),
-    "mask dtype": (lambda q, k, v: ((q, k, v), {"mask": np.ones((5, 11), int)}), DTypeError, "mask must be boolean"),
+    "mask shape": (
+        lambda q, k, v: ((q, k, v), {"mask": np.ones((3, 3), bool)}),
+        ShapeError,
+        "mask must broadcast",
+    ),
+    "mask dtype": (
+        lambda q, k, v: ((q, k, v), {"mask": np.ones((5, 11), int)}),
+        DTypeError,
+        "mask must be boolean",
+    ),
     "causal": (lambda q, k, v: ((q, k, v), {"causal": "left"}), OptionError, "causal must be"),
     "key block": (lambda q, k, v: ((q, k, v), {"key_block": 0}), OptionError, "key_block must be"),
 }

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from json_schema import violations
-from mutants import TwoPass, plain
 
 import softcarry as sc
+from json_schema import violations
+from mutants import TwoPass, plain
 from softcarry.auditing import _audit
 from softcarry.auditing.examination import CaseRefused
 from softcarry.auditing.probes import CHECKS, load_probe
@@ -59,9 +59,7 @@ def test_checks_run_in_order_in_every_dtype_and_progress_counts_them(probes):
     ran, steps = [], []
     for check in CHECKS:
         probes[check] = lambda examination: ran.append((examination.dtype, examination.check))
-    sc.audit(
-        plain, only="ref,EMPTY", dtypes="float32, bfloat16", progress=lambda *step: steps.append(step)
-    )
+    sc.audit(plain, only="ref,EMPTY", dtypes="float32, bfloat16", progress=lambda *step: steps.append(step))
     assert ran == [(dtype, check) for dtype in ("float32", "bfloat16") for check in ("EMPTY", "REF")]
     assert [step[:2] for step in steps] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert steps[1][2] == "plain float32 REF"
@@ -122,5 +120,5 @@ def test_unknown_arguments_are_refused_before_any_call(arguments, words):
 def test_a_subject_that_can_not_run_is_an_error_not_a_finding():
     with pytest.raises(SubjectError, match="gave no attention output"):
         sc.audit(lambda q, k, v: np.zeros(3), only="LSE")
-    with pytest.raises(SubjectError, match="expected|callable"):
+    with pytest.raises(SubjectError, match="a subject is a callable"):
         sc.audit(3.0)

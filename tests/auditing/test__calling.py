@@ -1,13 +1,13 @@
-"""Calling a subject: arrays, layouts and keywords of all kinds, and clear words for what is no attention output."""
+"""Calling a subject: arrays, layouts, keywords, and clear words for what is no attention output."""
 
 import math
 import warnings
 
 import numpy as np
-import oracle
 import pytest
-from mutants import TwoPass, plain
 
+import oracle
+from mutants import TwoPass, plain
 from softcarry.auditing._calling import KernelRaisedError, MalformedResultError, one_line, prepare
 from softcarry.auditing.subject import Subject
 from softcarry.errors import SubjectError
@@ -40,7 +40,9 @@ def test_a_torch_kernel_is_found_out_and_keeps_its_names():
 
     def kernel(q, k, v, *, attn_mask=None, is_causal=False):
         assert isinstance(q, torch.Tensor)
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=attn_mask, is_causal=is_causal
+        )
 
     calling = prepare(Subject(kernel), "bfloat16")
     assert (calling.library, calling.returns_lse, calling.output_dtype) == ("torch", False, "bfloat16")
@@ -57,7 +59,9 @@ def test_a_jax_kernel_is_found_out():
 
     def kernel(q, k, v):
         assert isinstance(q, jax.Array)
-        return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5), v)
+        return jnp.einsum(
+            "bhqk,bhkd->bhqd", jax.nn.softmax(q @ jnp.swapaxes(k, -1, -2) / q.shape[-1] ** 0.5), v
+        )
 
     assert prepare(Subject(kernel), "float32").library == "jax"
 
@@ -74,7 +78,7 @@ def test_tokens_before_heads():
 
 
 def test_an_lse_declared_base_two_is_converted():
-    kernel = TwoPass(lse=lambda m, l, scale: (m + np.log(l)) / math.log(2.0))
+    kernel = TwoPass(lse=lambda m, total, scale: (m + np.log(total)) / math.log(2.0))
     q, k, v = problem()
     close(prepare(Subject(kernel, lse="2"), "float32")(q, k, v), oracle.attention(q, k, v))
 
@@ -112,7 +116,10 @@ BAD = {
     "a list": (lambda q, k, v: plain(q, k, v).tolist(), "of type list"),
     "integers": (lambda q, k, v: plain(q, k, v).astype(np.int32), "dtype int32"),
     "three results": (lambda q, k, v: (plain(q, k, v),) * 3, "a tuple of 3"),
-    "an lse of wrong shape": (lambda q, k, v: (plain(q, k, v), np.zeros((1, 64), np.float32)), "the lse has shape"),
+    "an lse of wrong shape": (
+        lambda q, k, v: (plain(q, k, v), np.zeros((1, 64), np.float32)),
+        "the lse has shape",
+    ),
     "panics": (lambda q, k, v: (_ for _ in ()).throw(SystemExit(3)), "SystemExit: 3"),
 }
 

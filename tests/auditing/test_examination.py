@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 import pytest
-from mutants import TwoPass, kill_process, plain
 
+from mutants import TwoPass, kill_process, plain
 from softcarry.auditing.contract import Contract
 from softcarry.auditing.examination import CaseCrashed, CaseRefused, Examination
 from softcarry.auditing.report import Curve

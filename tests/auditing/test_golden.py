@@ -3,9 +3,9 @@
 import math
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from softcarry.auditing.golden import causal_mask, golden_attention
 
 
@@ -69,7 +69,9 @@ def test_a_live_nan_value_reaches_the_rows_that_see_it_and_no_other():
 
 
 def test_a_score_of_infinity_makes_its_row_nan():
-    golden = golden_attention(np.full((1, 1, 2, 1), [[1.0], [0.5]]), np.full((1, 1, 2, 1), np.inf), np.ones((1, 1, 2, 1)))
+    golden = golden_attention(
+        np.full((1, 1, 2, 1), [[1.0], [0.5]]), np.full((1, 1, 2, 1), np.inf), np.ones((1, 1, 2, 1))
+    )
     assert np.isnan(golden.output).all()
 
 

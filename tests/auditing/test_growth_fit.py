@@ -22,7 +22,9 @@ def test_slope_ignores_points_without_a_logarithm():
     assert math.isnan(loglog_slope(LENGTHS[:2], errors[:2]))
 
 
-@pytest.mark.parametrize(("floor", "factor", "exponent"), [(1e-3, 1e-6, 1.0), (0.0, 2e-5, 0.5), (1e-7, 1e-9, 1.5)])
+@pytest.mark.parametrize(
+    ("floor", "factor", "exponent"), [(1e-3, 1e-6, 1.0), (0.0, 2e-5, 0.5), (1e-7, 1e-9, 1.5)]
+)
 def test_power_law_with_a_floor_is_found_again(floor, factor, exponent):
     fit = fit_power(LENGTHS, floor + factor * LENGTHS**exponent)
     # The parameters are on the grid, so the least-squares problem has them as its exact solution.
@@ -65,8 +67,11 @@ def test_growth_by_a_power_has_no_knee(exponent):
 
 def test_what_lies_below_the_floor_is_no_knee():
     errors = np.array([1e-9] * 6 + [3e-7] * 5)
-    assert find_knee(LENGTHS, errors, floor=1e-7) is None
-    assert find_knee(LENGTHS, errors, floor=1e-8) is not None
+    assert find_knee(LENGTHS, errors, floor=3e-7) is None
+    assert find_knee(LENGTHS, errors, floor=1e-7) is not None
+    rising = 5e-10 * LENGTHS
+    assert find_knee(LENGTHS, errors, floor=rising) is not None
+    assert find_knee(LENGTHS, errors, floor=4.0 * rising) is None
 
 
 def test_a_curve_that_comes_back_says_where():

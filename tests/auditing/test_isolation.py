@@ -5,8 +5,8 @@ import threading
 import time
 
 import pytest
-from mutants import kill_process
 
+from mutants import kill_process
 from softcarry.auditing.isolation import (
     CrashedError,
     NotPortableError,

@@ -8,9 +8,11 @@ SIZES = (1.0, 12.0, 88.0, 104.0, 1e3, 9.8e3, 1.04e4, 4.9e4, 5.12e4, 6.42e4, 6.7e
 SIZES += (2.0**24, 9.8e8, 1.02e9, 9.8e29, 1.02e30, 4e30)
 
 
-def cause(right):
-    cases = [Equal(sign * size, True, right(sign * size), 0.0, 1.0) for size in SIZES for sign in (1.0, -1.0)]
-    return diagnose(cases, 64)[0]
+def cause(right, total=1.0):
+    cases = [
+        Equal(sign * size, True, right(sign * size), 0.0, total) for size in SIZES for sign in (1.0, -1.0)
+    ]
+    return diagnose(cases, 64, 50)[0]
 
 
 def test_failures_of_both_signs_from_the_overflow_of_exp_miss_the_maximum():
@@ -34,3 +36,8 @@ def test_failures_beyond_65504_are_those_of_float16():
 
 def test_failures_of_large_scores_only_are_none_of_these():
     assert cause(lambda s: abs(s) < 1.01e30) == "scores beyond 9.8e+29 are not handled"
+
+
+def test_weights_that_are_all_one_have_lost_ln_l():
+    assert cause(lambda s: abs(s) < 1e6, total=50.0).startswith("ln l is lost beside m")
+    assert not cause(lambda s: abs(s) < 1e6, total=40.0).startswith("ln l")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from json_schema import violations
 
+from json_schema import violations
 from softcarry.auditing.report import SCHEMA, Curve, Fact, Finding, Report, Skip, Verdict
 from softcarry.errors import OptionError
 
@@ -86,7 +86,13 @@ def test_a_report_comes_back():
 
 
 def test_numpy_values_are_plain_in_json():
-    evidence = {"a": np.float32(0.5), "b": np.arange(2), "c": {np.int64(1): (np.bool_(True),)}, "d": {3}, "e": 1j}
+    evidence = {
+        "a": np.float32(0.5),
+        "b": np.arange(2),
+        "c": {np.int64(1): (np.bool_(True),)},
+        "d": {3},
+        "e": 1j,
+    }
     finding = Finding("LSE", "warning", "m", evidence, "r", "float32")
     content = json.loads(Report(subject={}, findings=(finding,)).to_json(indent=None))
     expected = {"a": 0.5, "b": [0, 1], "c": {"1": [True]}, "d": [3], "e": "1j"}

@@ -22,7 +22,9 @@ def running(terms, kind, block):
     return total.astype(np.float64)
 
 
-@pytest.mark.parametrize(("name", "block"), [("bfloat16", 1), ("bfloat16", 8), ("float16", 1), ("float16", 2)])
+@pytest.mark.parametrize(
+    ("name", "block"), [("bfloat16", 1), ("bfloat16", 8), ("float16", 1), ("float16", 2)]
+)
 def test_equal_terms_stop_at_the_drop_index_times_the_block(name, block):
     kept = [running(np.ones(n), KINDS[name], block) / n for n in LENGTHS]
     stall = find_stall(LENGTHS, kept, "l", floor=1e-6)

@@ -44,7 +44,10 @@ def test_options_come_from_the_signature(kernel, keywords):
 
 
 def test_options_can_be_declared():
-    assert Subject(anything, options=["attn_mask", "causal"]).keywords == {"mask": "attn_mask", "causal": "causal"}
+    assert Subject(anything, options=["attn_mask", "causal"]).keywords == {
+        "mask": "attn_mask",
+        "causal": "causal",
+    }
     assert Subject(anything, options={"mask": "bias"}).keywords == {"mask": "bias"}
     assert Subject(ours, options=()).keywords == {}
 

@@ -1,11 +1,12 @@
 """Four wrong implementations, each caught by the name of a check, or out of reach of calls of attention.
 
-They are faults that a reader of a textbook writes: a normaliser that takes two passes, a merge that forgets to
-rescale, a softmax without its maximum, a blocked attention that makes NaN of a fully masked block.
+They are faults that a reader of a textbook writes: a normaliser that takes two passes, a merge that forgets
+to rescale, a softmax without its maximum, a blocked attention that makes NaN of a fully masked block.
 """
 
 import numpy as np
 import pytest
+
 from examining import examine, messages
 from mutants import Online, TwoPass
 from test_rows import assert_reads_once_and_keeps_two_numbers
@@ -29,7 +30,7 @@ def two_passes(scores):
 
 
 def test_a_normaliser_of_two_passes_can_not_be_seen_from_calls_but_from_its_reads():
-    """Its results are right, so no call of attention shows it; the later ``softcarry check`` takes functions."""
+    """Its results are right, so no call of attention shows it; it is for the later ``softcarry check``."""
     assert failing(TwoPass()) == set()
     with pytest.raises(AssertionError):
         assert_reads_once_and_keeps_two_numbers(two_passes)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from json_schema import violations
 
 import softcarry.auditing._audit as audit_module
+from json_schema import violations
 from softcarry.auditing import subjects as subjects_module
 from softcarry.auditing.subjects import KNOWN
 from softcarry.cli import main
@@ -81,7 +81,9 @@ def test_a_wrong_kernel_of_ones_own_fails(capsys):
 
 @pytest.mark.usefixtures("own_folder")
 def test_json_follows_the_schema_and_is_all_there_is(capsys):
-    status, out, err = run(capsys, "audit", "my_kernels:lse_zero", "my_kernels:sound", "--only", "LSE", "--json")
+    status, out, err = run(
+        capsys, "audit", "my_kernels:lse_zero", "my_kernels:sound", "--only", "LSE", "--json"
+    )
     assert (status, err) == (1, "")
     content = json.loads(out)
     assert content["schema"] == "softcarry.audit/1"
@@ -107,7 +109,18 @@ def test_warnings_count_when_asked(capsys):
 @pytest.mark.usefixtures("quick")
 def test_dtype_and_checks_are_chosen(capsys):
     _, out, _ = run(
-        capsys, "audit", "--dtype", "bfloat16,float16", "--only", "LSE", "REF", "--skip", "REF", "--json", "--seed", "3"
+        capsys,
+        "audit",
+        "--dtype",
+        "bfloat16,float16",
+        "--only",
+        "LSE",
+        "REF",
+        "--skip",
+        "REF",
+        "--json",
+        "--seed",
+        "3",
     )
     reports = json.loads(out)["reports"]
     assert [r["subject"]["name"] for r in reports] == ["softcarry", "torch-sdpa-flash", "torch-sdpa-math"]
@@ -170,9 +183,22 @@ def test_one_subject_that_can_not_run_does_not_hide_the_others(capsys):
 
 
 def test_the_current_folder_is_importable_from_the_command(own_folder):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "NO_COLOR": "1", "COLUMNS": "80"}
-    command = [str(Path(sys.executable).with_name("softcarry")), "audit", "my_kernels:lse_zero", "--only", "LSE"]
-    done = subprocess.run(command, cwd=own_folder, env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "NO_COLOR": "1",
+        "COLUMNS": "80",
+    }
+    command = [
+        str(Path(sys.executable).with_name("softcarry")),
+        "audit",
+        "my_kernels:lse_zero",
+        "--only",
+        "LSE",
+    ]
+    done = subprocess.run(
+        command, cwd=own_folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1, done.stderr
     assert "FAIL LSE  float32" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -398,7 +398,7 @@ def test_an_unknown_format_lists_the_names_and_the_form(wrong):
 
 @pytest.mark.parametrize(
     ("widths", "infinity"),
-    [((1, 3), True), ((12, 3), True), ((5, 0), True), ((5, 53), True), ((11, 3), False)],
+    [((1, 3), True), ((12, 3), True), ((5, 0), True), ((5, 53), True), ((11, 3), False), ((5.0, 10), True)],
 )
 def test_widths_that_float64_cannot_emulate_are_refused(widths, infinity):
     with pytest.raises(OptionError, match=f"got {widths[0]} and {widths[1]}"):

@@ -88,7 +88,7 @@ def textbook_sum(terms, fmt, order, block, mode, flush="float32", round_terms=Tr
 def cases(n):
     """Every order with the blocks that matter for n terms."""
     for order in ORDERS:
-        blocks = {"blocked": (1, 3, 8, n), "two-level": (1, 3, 8, n), "carry-stack": (None, 3, n)}
+        blocks = {"blocked": (1, 3, n), "two-level": (3, 8), "carry-stack": (None, 3, n)}
         for block in blocks.get(order, (None,)):
             yield order, block
 
@@ -102,11 +102,11 @@ def wide_terms(n, seed):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["bfloat16", "float16", "E4M3FN", "E5M2", "float32", "e8m24", "e8m30"])
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "E4M3FN", "E5M2", "float32", "e8m30"])
 def test_every_order_is_the_textbook_algorithm(name, mode):
     fmt = get_format(name)
     flush = "float32" if formats["float32"].holds(fmt) else fmt
-    for n in (1, 2, 3, 7, 8, 13, 37):
+    for n in (1, 2, 3, 7, 13, 22):
         terms = wide_terms(n, seed=n)
         for order, block in cases(n):
             found = running_sum(terms, fmt, order, block=block, rounding=mode, flush_format=flush)

@@ -14,11 +14,12 @@ def report(name="torch-sdpa-flash", control=False, findings=()):
     dtypes = ["float64", "float32", "bfloat16", "float16"]
     checks = ["EMPTY", "LSE", "RANGE", "GROWTH", "REF", "TAIL"]
     n = tuple(2**k for k in range(6, 17))
+    failed = {(f.check, f.dtype) for f in findings}
     return Report(
         subject={"name": name, "dtypes": dtypes, "control": control},
         findings=tuple(findings),
         verdicts=tuple(
-            Verdict(check, dtype, "fail" if any(f.check == check and f.dtype == dtype for f in findings) else "pass")
+            Verdict(check, dtype, "fail" if (check, dtype) in failed else "pass")
             for dtype in dtypes
             for check in checks
         ),
@@ -28,7 +29,7 @@ def report(name="torch-sdpa-flash", control=False, findings=()):
                   [1e-7 * x for x in n], [1e-5 * x for x in n], check="GROWTH", dtype=dtype)
             for dtype in dtypes
         ),
-        skipped=tuple(Skip("EMPTY", "causal mask with tq > tk", "aligned top-left", dtype) for dtype in dtypes),
+        skipped=tuple(Skip("EMPTY", "causal mask, tq > tk", "aligned top-left", dtype) for dtype in dtypes),
         environment={
             "softcarry": "0.1",
             "python": "3.11",
@@ -42,7 +43,9 @@ def report(name="torch-sdpa-flash", control=False, findings=()):
 
 
 def finding(dtype="float32", severity="error", **evidence):
-    return Finding("LSE", severity, "the lse is wrong", evidence or {"lse": 0.0, "rows": [1, 4]}, "mend it", dtype)
+    return Finding(
+        "LSE", severity, "the lse is wrong", evidence or {"lse": 0.0, "rows": [1, 4]}, "mend it", dtype
+    )
 
 
 def shown(reports, *, color=False, width=80):
@@ -100,7 +103,17 @@ def test_a_control_is_labelled_where_it_fails():
 
 def test_the_curve_stands_beside_its_ceiling():
     lines = [line.split() for line in shown([report()]).splitlines()]
-    assert ["n", "float64", "ceiling", "float32", "ceiling", "bfloat16", "ceiling", "float16", "ceiling"] in lines
+    assert [
+        "n",
+        "float64",
+        "ceiling",
+        "float32",
+        "ceiling",
+        "bfloat16",
+        "ceiling",
+        "float16",
+        "ceiling",
+    ] in lines
     assert any(line[:3] == ["64", "6.4e-6", "0.064%"] for line in lines)
     assert any(line[:3] == ["65536", "0.655%", "65.5%"] for line in lines)
 
@@ -114,6 +127,18 @@ def test_what_was_skipped_is_shown_once_for_all_dtypes():
     text = shown([report(), report("b")])
     assert text.count("aligned top-left") == 1
     assert "torch-sdpa-flash, b" in " ".join(text.split())
+
+
+def test_cases_with_one_reason_are_counted():
+    skips = tuple(Skip("TAIL", f"d = {d}", "needs d = dv", "float32") for d in (1, 7, 40))
+    text = shown([Report(subject={"name": "mine", "dtypes": ["float32"]}, skipped=skips)])
+    assert "d = 1 and 2 more: needs d = dv" in text
+
+
+def test_long_evidence_is_cut():
+    text = shown([report(findings=[finding(words="x" * 1000)])])
+    assert 230 < text.count("x") < 260
+    assert "…" in text
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ def find_knee(lengths, errors, *, floor, factor=4.0):
     ----------
     lengths, errors : array_like
         One-dimensional, lengths rising; an error that is not finite counts as infinitely large.
-    floor : float
-        An error below which nothing is said, such as the rounding of the output.
+    floor : float or array_like
+        An error up to which nothing is said, one for all lengths or one for each, such as a bound.
     factor : float
         How large a step is one.
 
@@ -154,11 +154,12 @@ def find_knee(lengths, errors, *, floor, factor=4.0):
     n = np.asarray(lengths, np.float64)
     e = np.asarray(errors, np.float64)
     e = np.where(np.isfinite(e), e, np.inf)
+    floor = np.broadcast_to(np.asarray(floor, np.float64), e.shape)
     for i in range(1, n.size):
-        level = factor * max(floor, float(e[:i].max()))
-        if e[i] > level:
-            back = tuple(float(x) for x in n[i + 1 :][e[i + 1 :] <= level])
-            return Knee(float(n[i - 1]), float(n[i]), back)
+        level = np.maximum(floor, factor * e[:i].max())
+        if e[i] > level[i]:
+            back = n[i + 1 :][e[i + 1 :] <= level[i + 1 :]]
+            return Knee(float(n[i - 1]), float(n[i]), tuple(back.tolist()))
     return None
 
 

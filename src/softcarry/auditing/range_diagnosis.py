@@ -17,7 +17,7 @@ class Equal(NamedTuple):
     sum: float
 
 
-def diagnose(cases, depth):
+def diagnose(cases, depth, keys):
     """Find the fault that explains which equal scores come out wrong, and what to do about it.
 
     Parameters
@@ -26,6 +26,8 @@ def diagnose(cases, depth):
         At least one of them wrong.
     depth : int
         d: q·k is √d times the score.
+    keys : int
+        How many equal scores there were.
 
     Returns
     -------
@@ -33,14 +35,14 @@ def diagnose(cases, depth):
 
     Examples
     --------
-    >>> diagnose([Equal(x, x > -5e4, x > -5e4, 0.0, 1.0) for x in (-1e6, -51200.0, -4.9e4, 1e6)], 64)[0]
+    >>> diagnose([Equal(x, x > -5e4, x > -5e4, 0.0, 1.0) for x in (-1e6, -51200.0, -4.9e4, 1e6)], 64, 64)[0]
     'a finite sentinel of −50000 stands for −∞'
     """
     wrong = [case.score for case in cases if not case.right]
     sound = [case.score for case in cases if case.right]
     up, down = [x for x in wrong if x > 0.0], [-x for x in wrong if x < 0.0]
     sound_up, sound_down = [x for x in sound if x > 0.0], [-x for x in sound if x < 0.0]
-    if up and down and max(min(up), min(down)) <= 110.0 and max(sound_up, default=0.0) < max(up):
+    if up and down and max(min(up), min(down)) <= 110.0:
         return (
             "the maximum is not subtracted before the exponential",
             "subtract the running maximum from every score before exp",
@@ -56,6 +58,12 @@ def diagnose(cases, depth):
         return (
             f"scores below about −{min(down):.3g} are lost, as with a finite sentinel in place of −∞",
             "start the running maximum at −inf, and do not clamp it",
+        )
+    largest = max((case for case in cases if not case.right), key=lambda case: abs(case.score))
+    if largest.finite and abs(largest.sum - keys) <= 0.01 * keys:
+        return (
+            "ln l is lost beside m, as it is when they are kept as one lse",
+            "keep the pair (m, l), and weigh by e^(s − m) / l, never by e^(s − lse)",
         )
     smallest = min(up + down)
     reached = max((x for x in sound_up + sound_down if x < smallest), default=0.0)

@@ -94,7 +94,7 @@ def constant_score(target, depth, rounding, largest):
     coordinates = 1
     while coordinates <= depth:
         part = product / coordinates
-        power = 2.0 ** round(math.log2(part) / 2.0) if part > 0.0 else 1.0
+        power = 2.0 ** min(round(math.log2(part) / 2.0), math.frexp(largest)[1] - 1) if part > 0.0 else 1.0
         if max(part / power, power) <= largest:
             q, k = np.zeros(depth), np.zeros(depth)
             q[:coordinates] = math.copysign(float(rounding(np.asarray(part / power))), target)

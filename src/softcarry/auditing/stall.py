@@ -43,8 +43,8 @@ def find_stall(lengths, kept, part, *, floor):
         For each n the share of the sum that arrived; 0, infinite or NaN where it overflowed.
     part : {"l", "o"}
         Which sum it is.
-    floor : float
-        A loss below which nothing is said, such as the rounding of the output.
+    floor : float or array_like
+        A loss up to which nothing is said, one for all lengths or one for each, such as a bound.
 
     Returns
     -------

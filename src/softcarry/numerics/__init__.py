@@ -57,7 +57,7 @@ _HOMES = {
     "swamped_weight": "bounds",
 }
 
-__all__ = [*_HOMES, "FloatFormat", "formats", "get_format"]
+__all__ = [*_HOMES, "FloatFormat", "formats", "get_format"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

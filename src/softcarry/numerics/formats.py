@@ -61,11 +61,12 @@ class FloatFormat:
 
     def __post_init__(self) -> None:
         widest = 11 if self.has_infinity else 10
-        if not 2 <= self.exponent_bits <= widest or not 1 <= self.mantissa_bits <= 52:
+        whole = type(self.exponent_bits) is int and type(self.mantissa_bits) is int
+        if not whole or not 2 <= self.exponent_bits <= widest or not 1 <= self.mantissa_bits <= 52:
             msg = (
                 f"a FloatFormat {'with' if self.has_infinity else 'without'} infinity has 2 to {widest} "
                 "exponent bits and 1 to 52 mantissa bits (it is emulated in float64); got "
-                f"{self.exponent_bits} and {self.mantissa_bits}: choose widths in that range"
+                f"{self.exponent_bits!r} and {self.mantissa_bits!r}: choose widths in that range"
             )
             raise OptionError(msg)
 
@@ -194,10 +195,10 @@ class FloatFormat:
         Examples
         --------
         >>> from softcarry.numerics import formats
-        >>> formats["E4M3FN"].round([0.3, 464.0, 465.0, -500.0])
-        array([  0.3125, 448.    ,      nan,      nan])
-        >>> formats["E4M3FN"].round([465.0, -500.0], saturate=True)
-        array([ 448., -448.])
+        >>> formats["E4M3FN"].round([0.3, 464.0, 465.0]).tolist()
+        [0.3125, 448.0, nan]
+        >>> formats["E4M3FN"].round([465.0, float("-inf")], saturate=True).tolist()
+        [448.0, -448.0]
         >>> float(formats["float16"].round(0.1, "up"))
         0.10003662109375
         """

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from softcarry.auditing.report import Curve, Finding, Report, Skip
+from softcarry.auditing.report import Curve, Finding, Report
 
 _WORDS = {
     "pass": ("pass", "green"),
@@ -48,7 +48,7 @@ def render(reports: Sequence[Report]) -> RenderableType:
     for report in reports:
         parts += _findings(report)
     for report in reports:
-        parts += _curves(report)
+        parts += _curves(report, lengths=8 if len(reports) == 1 else 5)
     if len(reports) == 1:
         parts += _profile(reports[0])
     parts += _skipped(reports)
@@ -98,24 +98,26 @@ def _finding(finding: Finding, dtypes: list[str]):
     rows.add_column(no_wrap=True, max_width=28, style="dim")
     rows.add_column(overflow="fold")
     for name, value in finding.evidence.items():
-        rows.add_row(Text(str(name).replace("_", " ")), Text(_shown(value)))
+        words = _shown(value)
+        if words:
+            rows.add_row(Text(str(name).replace("_", " ")), Text(_cut(words)))
     rows.add_row("remedy", Text(finding.remedy, style="italic"))
     body = Group(Text(finding.message), rows, "")
     return Group(Padding(head, (0, 0, 0, 2)), Padding(body, (0, 0, 0, 4)))
 
 
-def _curves(report):
+def _curves(report, lengths):
     groups: dict[tuple[Any, ...], list[Curve]] = {}
     for curve in report.curves:
         groups.setdefault((curve.check, curve.title, curve.n), []).append(curve)
     parts: list[RenderableType] = []
     for curves in groups.values():
         parts.append(Text(f"{report.subject['name']}: {curves[0].title}", style="bold"))
-        parts.append(_curve_table(curves))
+        parts.append(_curve_table(curves, lengths))
     return parts
 
 
-def _curve_table(curves):
+def _curve_table(curves, lengths):
     """One table for the same curve in several dtypes."""
     first = curves[0]
     grid = _table(first.x_label.split()[-1])
@@ -123,7 +125,7 @@ def _curve_table(curves):
         grid.add_column(curve.dtype, justify="right", no_wrap=True)
         if curve.predicted is not None:
             grid.add_column("ceiling", justify="right", no_wrap=True, style="dim")
-    for index in _thinned(first.n):
+    for index in _thinned(first.n, lengths):
         cells = [str(first.n[index])]
         for curve in curves:
             cells.append(_ratio(curve.measured[index]))
@@ -133,7 +135,7 @@ def _curve_table(curves):
     return grid
 
 
-def _thinned(n, most=8):
+def _thinned(n, most):
     """Pick at most ``most`` abscissae, evenly spread, the first and last among them."""
     if len(n) <= most:
         return list(range(len(n)))
@@ -152,23 +154,26 @@ def _profile(report):
 
 
 def _skipped(reports):
-    entries: dict[tuple[str, str], list[str]] = {}
+    """One line for each reason and the subjects it holds for; the cases by the first of them."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    where: dict[tuple[str, str], list[str]] = {}
     for report in reports:
         for skip, dtypes in _by_dtype(report.skipped, lambda each: (each.check, each.what, each.reason)):
-            where = report.subject["name"]
+            key = (skip.check, skip.reason)
+            name = report.subject["name"]
             if dtypes != report.subject.get("dtypes"):
-                where += f" ({', '.join(dtypes)})"
-            entries.setdefault((skip.check, _case(skip)), []).append(where)
-    if not entries:
+                name += f" ({', '.join(dtypes)})"
+            for column, entry in ((cases, skip.what), (where, name)):
+                if entry not in column.setdefault(key, []):
+                    column[key].append(entry)
+    if not cases:
         return []
     grid = _table("skipped", "what and why", "subject", left=("skipped", "what and why", "subject"))
-    for (check, case), where in entries.items():
-        grid.add_row(check, Text(case), Text(", ".join(where)))
+    for (check, reason), names in where.items():
+        first, *others = cases[check, reason]
+        what = first + (f" and {len(others)} more" if others else "")
+        grid.add_row(check, Text(f"{what}: {reason}"), Text(", ".join(names)))
     return [grid]
-
-
-def _case(skip: Skip):
-    return f"{skip.what}: {skip.reason}"
 
 
 def _conclusion(reports):
@@ -220,6 +225,11 @@ def _shown(value: Any, most: int = 8) -> str:
     if isinstance(value, float):
         return f"{value:.6g}".replace("-inf", "−inf")
     return str(value)
+
+
+def _cut(text: str, limit: int = 240) -> str:
+    """Cut what would fill the screen; the JSON has all of it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _ratio(error: float) -> str:

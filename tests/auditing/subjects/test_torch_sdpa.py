@@ -1,9 +1,9 @@
 """torch's kernels as subjects: called rightly, and their real faults found."""
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 import softcarry as sc
 from softcarry.auditing._calling import prepare
 from softcarry.auditing.subjects import load_subject

@@ -154,7 +154,9 @@ def _read(examination, n):
 def _find_stall(examination, readings):
     # In a column of ones a stalled l hides a stalled o, so l comes first.
     n = [r.keys for r in readings]
-    floor = 2.0 * examination.output_format.unit_roundoff
+    # A loss of an eighth is seen even where the declared carry is so narrow that its bound allows everything.
+    least = 8.0 * examination.output_format.unit_roundoff
+    floor = [max(least, min(r.bound, 0.125)) for r in readings]
     return find_stall(n, [r.kept_l for r in readings], "l", floor=floor) or find_stall(
         n, [r.kept_o for r in readings], "o", floor=floor
     )
@@ -299,10 +301,16 @@ def _record(examination, readings, stall):
     block = 1 if declared is None else declared.key_block
     examination.curve(
         Curve(
-            f"error on equal scores, ceiling of a bfloat16 carry with key block {block}",
+            f"l or o lost on equal scores, ceiling of a bfloat16 carry with key block {block}",
             tuple(n),
-            tuple(r.flat for r in readings),
+            tuple(_lost(r) for r in readings),
             tuple(max(0.0, 1.0 - 256.0 * block / keys) for keys in n),
-            y_label="error / w",
+            y_label="lost share",
         )
     )
+
+
+def _lost(reading):
+    """Return the share of l, or of o, that did not arrive: all of it where the sum overflowed."""
+    lost = np.abs(1.0 - np.array([reading.kept_l, reading.kept_o]))
+    return float(np.where(np.isfinite(lost), lost, 1.0).max())
