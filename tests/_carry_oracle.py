@@ -16,7 +16,7 @@ class Row:
     """Exact m, l, o (dv,) and natural lse of one row; its terms, and their gaps m − s in natural units."""
 
     m: float
-    l: mpmath.mpf  # noqa: E741
+    l: mpmath.mpf
     o: list
     lse: mpmath.mpf
     terms: list

@@ -79,7 +79,7 @@ class Rows(NamedTuple):
     """Rows in canonical order, in float64: the scores' softmax by plain loops. Row 2 of every t is empty."""
 
     m: np.ndarray
-    l: np.ndarray  # noqa: E741
+    l: np.ndarray
     o: np.ndarray
     output: np.ndarray
     lse: np.ndarray
@@ -94,7 +94,7 @@ def rows_for(case: Case, *, seed: int = 0, keys: int = 9, spread: float = 3.0) -
     scores = spread * rng.standard_normal((*shape, keys))
     values = rng.standard_normal((*shape, keys, SIZES["d"])) * 2.0 ** rng.integers(-3, 4, keys)[:, None]
     scores[..., 2, :] = -INF
-    m, l, lse = (np.full(shape, fill) for fill in (-INF, 0.0, -INF))  # noqa: E741
+    m, l, lse = (np.full(shape, fill) for fill in (-INF, 0.0, -INF))
     o, output = np.zeros((*shape, SIZES["d"])), np.zeros((*shape, SIZES["d"]))
     for row in np.ndindex(shape):
         if row[-1] != 2:
@@ -131,7 +131,7 @@ def written(case: Case, rows: Rows, *, unnormalised: bool = False):
     )
     if case.kind == "lse":
         return output, lay_out(rows.lse / unit, case.empty)
-    m, l = lay_out(rows.m / unit, case.empty), lay_out(rows.l, 0.0)  # noqa: E741
+    m, l = lay_out(rows.m / unit, case.empty), lay_out(rows.l, 0.0)
     return output, (l, m) if case.kind == "lm" else (m, l)
 
 

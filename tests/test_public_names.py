@@ -8,6 +8,7 @@ NAMES = {
     "Carry",
     "CarryStack",
     "Moments",
+    "NormalisedCarry",
     "SoftcarryError",
     "Subject",
     "__version__",

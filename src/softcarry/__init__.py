@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from softcarry.auditing import Subject as Subject
     from softcarry.auditing import audit as audit
     from softcarry.carry import Carry as Carry
+    from softcarry.carry import NormalisedCarry as NormalisedCarry
+    from softcarry.carry import merge_ragged as merge_ragged
     from softcarry.carry_stack import CarryStack as CarryStack
     from softcarry.errors import SoftcarryError as SoftcarryError
     from softcarry.moments import Moments as Moments
-    from softcarry.ragged import merge_ragged as merge_ragged
     from softcarry.rows import online_normalizer as online_normalizer
     from softcarry.trace import recurrence as recurrence
 
 _HOMES = {
     "Carry": "softcarry.carry",
     "CarryStack": "softcarry.carry_stack",
+    "NormalisedCarry": "softcarry.carry",
     "Moments": "softcarry.moments",
     "SoftcarryError": "softcarry.errors",
     "Subject": "softcarry.auditing",
     "audit": "softcarry.auditing",
     "conventions": "softcarry._conventions",
-    "merge_ragged": "softcarry.ragged",
+    "merge_ragged": "softcarry.carry",
     "online_normalizer": "softcarry.rows",
     "recurrence": "softcarry.trace",
 }

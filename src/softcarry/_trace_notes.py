@@ -17,7 +17,7 @@ def note_of(
     m_old: float,
     m: float,
     l_old: float,
-    l: float,  # noqa: E741
+    l: float,
     terms: "NDArray[np.float64]",
     fmt: "FloatFormat | None",
 ) -> str:
@@ -63,7 +63,7 @@ def _spoilt(
     return f"l overflows {_name(fmt)}: NaN from here"
 
 
-def _lost(l_old: float, l: float, kept: float, block_sum: float, fmt: "FloatFormat | None") -> str:  # noqa: E741
+def _lost(l_old: float, l: float, kept: float, block_sum: float, fmt: "FloatFormat | None") -> str:
     """Whether l ignores what was added to it, or what was carried before."""
     if l_old > 0.0 and kept == 0.0:
         return "what was carried underflows to 0"

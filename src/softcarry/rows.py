@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from softcarry._carry_checks import require_base
+from softcarry.carry._checks import require_base
 from softcarry.errors import DTypeError
 
 

@@ -50,7 +50,7 @@ class Step:
     m: float
     factor: float
     terms: tuple[float, ...]
-    l: float  # noqa: E741
+    l: float
     direct: float
     o: tuple[float, ...] | None
     output: tuple[float, ...] | None
@@ -77,7 +77,7 @@ class Final:
     """
 
     m: float
-    l: float  # noqa: E741
+    l: float
     lse: float
     weights: tuple[float, ...]
     output: tuple[float, ...] | None
@@ -195,7 +195,7 @@ def recurrence(
 
 class _State(NamedTuple):
     m: float
-    l: float  # noqa: E741
+    l: float
     o: NDArray[np.float64] | None
 
 
@@ -234,7 +234,7 @@ def _trace(
                 note=note,
             )
         )
-    m, l = state.m, state.l  # noqa: E741
+    m, l = state.m, state.l
     # A row that met NaN or +inf has a NaN here by the same formula.
     lse = m + (math.log(l) if l > 0.0 else -math.inf if l == 0.0 else math.nan)
     weights = _tuple(_divide(_terms(scores, m), l))
@@ -256,7 +256,7 @@ def _absorb(
     # An empty carry is a true identity, whatever 0 · factor may be.
     empty = old.m == -math.inf
     kept = 0.0 if empty else old.l * factor
-    l = float(_rounded(kept + float(np.sum(terms)), fmt))  # noqa: E741
+    l = float(_rounded(kept + float(np.sum(terms)), fmt))
     if values is None or old.o is None:
         return _State(m, l, None), factor, terms
     # What is carried counts as one more value, whose term is the factor.
@@ -291,7 +291,7 @@ def _weighted_sum(terms: NDArray[np.float64], values: NDArray[np.float64]) -> ND
     return terms @ np.where(finite, values, 0.0) + np.sum(np.where(finite, 0.0, values), axis=0)
 
 
-def _divide(total: NDArray[np.float64], l: float) -> NDArray[np.float64]:  # noqa: E741
+def _divide(total: NDArray[np.float64], l: float) -> NDArray[np.float64]:
     return np.zeros_like(total) if l == 0.0 else total / l
 
 

@@ -94,6 +94,13 @@ def test_the_alignment_of_a_causal_mask_is_read_off(rule):
     assert prepare(Subject(kernel, causal="top-left"), "float32").causal == "top-left"
 
 
+def test_a_causal_option_that_changes_nothing_is_noticed():
+    def kernel(q, k, v, *, causal=False):
+        return plain(q, k, v)
+
+    assert prepare(Subject(kernel), "float32").causal == "ignored"
+
+
 def test_warnings_of_a_kernel_are_not_its_errors():
     def kernel(q, k, v):
         warnings.warn("slow path", UserWarning, stacklevel=2)

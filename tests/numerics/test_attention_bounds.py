@@ -17,7 +17,7 @@ def exact(q, k, v, scale):
     magnitudes = abs(scale) * (np.abs(q) @ np.abs(k).swapaxes(-1, -2))
     m = scores.max(axis=-1, keepdims=True)
     p = np.exp(scores - m)
-    l = p.sum(axis=-1, keepdims=True)  # noqa: E741
+    l = p.sum(axis=-1, keepdims=True)
     return (p / l) @ v, (m + np.log(l))[..., 0], scores, magnitudes
 
 
@@ -118,7 +118,7 @@ def blocked(q, k, v, scale, key_block, *, carry=23, p_bits=23, splits=1, backwar
     partials = []
     for keys in np.array_split(np.arange(n), splits):
         m = np.full((*q.shape[:-1], 1), -np.inf, np.float32)
-        l, o = np.zeros_like(m), np.zeros((*q.shape[:-1], v.shape[-1]), np.float32)  # noqa: E741
+        l, o = np.zeros_like(m), np.zeros((*q.shape[:-1], v.shape[-1]), np.float32)
         starts = range(0, len(keys), key_block)
         for start in reversed(starts) if backward else starts:
             part = keys[start : start + key_block]
@@ -128,16 +128,16 @@ def blocked(q, k, v, scale, key_block, *, carry=23, p_bits=23, splits=1, backwar
             if forget:
                 factor = np.where(np.isneginf(m), np.float32(0), np.float32(1))
             p = np.exp(s - new)
-            l = l * factor + p.sum(axis=-1, keepdims=True)  # noqa: E741
+            l = l * factor + p.sum(axis=-1, keepdims=True)
             o = o * factor + rounded(p, p_bits).astype(np.float32) @ v[:, :, part]
-            l, o, m = rounded(l, carry).astype(np.float32), rounded(o, carry).astype(np.float32), new  # noqa: E741
+            l, o, m = rounded(l, carry).astype(np.float32), rounded(o, carry).astype(np.float32), new
         partials.append((m, l, o))
-    m, l, o = partials[0]  # noqa: E741
+    m, l, o = partials[0]
     for other, l_other, o_other in partials[1:]:
         new = np.maximum(m, other)
         a, b = np.exp(m - new), np.exp(other - new)
-        l, o, m = l * a + l_other * b, o * a + o_other * b, new  # noqa: E741
-        l, o = rounded(l, carry).astype(np.float32), rounded(o, carry).astype(np.float32)  # noqa: E741
+        l, o, m = l * a + l_other * b, o * a + o_other * b, new
+        l, o = rounded(l, carry).astype(np.float32), rounded(o, carry).astype(np.float32)
     return (o / l).astype(np.float64), (m + np.log(l))[..., 0].astype(np.float64)
 
 

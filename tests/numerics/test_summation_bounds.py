@@ -214,7 +214,7 @@ def test_orders_rank_as_the_analysis_says():
 def test_merge_bound_covers_a_chain_of_merges(fmt, t, splits):
     rng = np.random.default_rng(splits)
     m = rounded(4 * rng.standard_normal((splits, 500)), t)
-    l = rounded(1 + rng.random((splits, 500)), t)  # noqa: E741
+    l = rounded(1 + rng.random((splits, 500)), t)
     top, total = m[0], l[0]
     for other, weight in zip(m[1:], l[1:], strict=True):
         new = np.maximum(top, other)
@@ -235,7 +235,7 @@ def test_merging_nothing_costs_nothing():
 def test_lse_bound_covers_float32_and_is_of_its_size():
     rng = np.random.default_rng(0)
     m = (rng.standard_normal(10**5) * 10.0 ** rng.integers(-3, 7, 10**5)).astype(np.float32)
-    l = (1 + rng.random(10**5) * 10.0 ** rng.integers(0, 6, 10**5)).astype(np.float32)  # noqa: E741
+    l = (1 + rng.random(10**5) * 10.0 ** rng.integers(0, 6, 10**5)).astype(np.float32)
     lse = (m + np.log(l)).astype(np.float64)
     exact = m.astype(np.float64) + np.log(l.astype(np.float64))
     ratio = np.abs(lse - exact) / lse_bound(m, l)

@@ -136,12 +136,22 @@ class Examination:
 
     @property
     def causal(self) -> str:
-        """The alignment of the kernel's causal mask: the contract's, else declared, else read off a call."""
+        """The alignment of the kernel's causal mask: the contract's, else declared, else read off a call.
+
+        "ignored" if that call showed that the option changes nothing.
+        """
         return self.contract.causal or self.calling.causal
 
     def can(self, option: str) -> bool:
-        """Whether the kernel takes "mask", "causal" or "scale", or returns an "lse"."""
-        return self.calling.returns_lse if option == "lse" else option in self.subject.keywords
+        """Whether the kernel takes "mask", "causal" or "scale", or returns an "lse".
+
+        A causal option that is known to change nothing does not count: EMPTY reports it.
+        """
+        if option == "lse":
+            return self.calling.returns_lse
+        if option == "causal" and self.calling.causal == "ignored":
+            return False
+        return option in self.subject.keywords
 
     def round(self, x) -> np.ndarray:
         """Round numbers to the dtype, to nearest even, and give them back as float64."""

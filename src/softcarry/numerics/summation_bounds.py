@@ -331,7 +331,7 @@ def merge_bound(
     return float(gamma(3 * depth, roundoff(fmt, rounding)) + exponentials)
 
 
-def lse_bound(m, l, summation_error=0.0, fmt: str | FloatFormat = "float32"):  # noqa: E741
+def lse_bound(m, l, summation_error=0.0, fmt: str | FloatFormat = "float32"):
     r"""Bound on \|lse − ref\| for lse = m + ln l: u·(\|m\| + 1 + 3\|ln l\|) − ln(1 − E_l).
 
     The last addition errs by u(\|m\| + \|ln l\|), a logarithm of one ulp by 2u\|ln l\|, and a relative

@@ -148,7 +148,8 @@ def _profile(report):
         return []
     grid = _table("inferred", *report.profile, left=("inferred", *report.profile), title="Profile")
     for name in names:
-        cells = [_shown(facts[name].value) if name in facts else "" for facts in report.profile.values()]
+        every = report.profile.values()
+        cells = [_cut(_shown(facts[name].value), 60) if name in facts else "" for facts in every]
         grid.add_row(Text(name.replace("_", " ")), *map(Text, cells))
     return [grid]
 

@@ -136,6 +136,13 @@ def test_a_top_left_kernel_is_not_blamed_for_its_causal_rule():
     assert messages(examination) == []
 
 
+def test_a_causal_option_that_changes_nothing_is_the_only_finding():
+    def kernel(q, k, v, *, mask=None, causal=False):
+        return TwoPass()(q, k, v, mask=mask)
+
+    assert messages(examine(kernel, "EMPTY")) == ["the causal option is accepted and changes nothing"]
+
+
 def test_options_that_a_kernel_lacks_are_skipped():
     examination = examine(plain, "EMPTY")
     assert messages(examination) == []

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+
 from examining import examine, messages
 from mutants import LogAddExp, Online, TwoPass, scores_of
-
 from softcarry.numerics import EmulatedKernel
 from softcarry.reference import blocked_attention
 
@@ -30,11 +30,11 @@ class FromSentinel:
         s = scores_of(q, k, None, False, None)
         m = np.maximum(s.max(axis=-1, keepdims=True), self.start)
         p = np.exp(s - m)
-        l = p.sum(axis=-1, keepdims=True)
+        total = p.sum(axis=-1, keepdims=True)
         if self.guard:
-            l = np.where(l == 0, np.float32(1), l)
+            total = np.where(total == 0, np.float32(1), total)
         with np.errstate(invalid="ignore"):
-            return (p @ v.astype(np.float32) / l).astype(q.dtype)
+            return (p @ v.astype(np.float32) / total).astype(q.dtype)
 
 
 def scaled_first(q, k, v):
@@ -65,8 +65,8 @@ def no_rescale_below_zero(q, k, v):
     with np.errstate(all="ignore"):
         factors = [np.exp(np.abs(part - both)) for part in m]
         p = [np.exp(s[..., :half] - m[0]), np.exp(s[..., half:] - m[1])]
-        l = sum(f * part.sum(axis=-1, keepdims=True) for f, part in zip(factors, p, strict=True))
-        return (factors[0] * (p[0] @ v[:, :, :half]) + factors[1] * (p[1] @ v[:, :, half:])) / l
+        total = sum(f * part.sum(axis=-1, keepdims=True) for f, part in zip(factors, p, strict=True))
+        return (factors[0] * (p[0] @ v[:, :, :half]) + factors[1] * (p[1] @ v[:, :, half:])) / total
 
 
 @pytest.mark.parametrize("seed", range(10))

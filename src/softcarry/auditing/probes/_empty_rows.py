@@ -26,7 +26,7 @@ class Observation(NamedTuple):
     kind : str
         The class of their output.
     output : list of float
-        The start of the first one.
+        The first one.
     lse_kind : str or None
         The class of their lse; None if the kernel returns none.
     lse : float or None

@@ -90,7 +90,7 @@ def _observe(examination, case, rows, outcome, kind):
         case,
         list(rows),
         kind,
-        output[0, 0, 0, :4].tolist(),
+        output[0, 0, 0].tolist(),
         None if lse is None else lse_class(lse),
         None if lse is None else float(lse[0, 0, 0]),
     )
@@ -118,6 +118,12 @@ def _masked(examination, case, represent):
 
 def _causal(examination):
     case, rows = "causal mask with tq > tk", [0, 1, 2]
+    if examination.causal == "ignored":
+        examination.fail(
+            "the causal option is accepted and changes nothing",
+            evidence={"call": "q (1, 1, 3, 8), k (1, 1, 5, 8), causal", "keys with weight": [5, 5, 5]},
+            remedy="mask keys beyond the query, or leave the option out of the signature",
+        )
     if not examination.can("causal"):
         return None
     if examination.causal == "top-left":
@@ -192,5 +198,5 @@ def _lowest_finite_fill(examination):
         "rows filled with the lowest finite number",
         seen.kind,
         1.0,
-        f"weights {seen.output} …, lse {seen.lse}; classified only, as such rows have keys",
+        f"weights {seen.output[:4]} …, lse {seen.lse}; classified only, as such rows have keys",
     )

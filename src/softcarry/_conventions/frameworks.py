@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from softcarry._convention import Convention
+from softcarry._conventions.convention import Convention
 
 _INF = math.inf
 _PLUS_OR_MINUS = (-_INF, _INF)

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from softcarry import _layouts, _packed
 from softcarry._arrays import Array, dtype_name, require_floating
+from softcarry._conventions import layouts, packed
 from softcarry.errors import DTypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:
-    from softcarry._convention import Convention
-    from softcarry.carry import Carry
+    from softcarry._conventions.convention import Convention
+    from softcarry.carry.state import Carry
 
 
 def require_known(convention: "Convention", done: str) -> None:
@@ -46,25 +46,25 @@ def sequence_lengths(
     per_sequence = "s" in convention.lse_layout.split()
     if per_sequence and cu_seqlens is None:
         msg = (
-            f"{convention.name} keeps its lse per sequence, {_layouts.words(convention.lse_layout)}: "
+            f"{convention.name} keeps its lse per sequence, {layouts.words(convention.lse_layout)}: "
             f"pass cu_seqlens, the cumulated lengths of the packed queries{_or_related(convention)}"
         )
         raise OptionError(msg)
     if not per_sequence and cu_seqlens is not None:
         msg = (
-            f"lse of {convention.name} is {_layouts.words(convention.lse_layout)}, not kept per sequence: "
+            f"lse of {convention.name} is {layouts.words(convention.lse_layout)}, not kept per sequence: "
             f"leave cu_seqlens out{_or_related(convention)}"
         )
         raise OptionError(msg)
-    return None if cu_seqlens is None else _packed.sequence_lengths(cu_seqlens, tokens=tokens)
+    return None if cu_seqlens is None else packed.sequence_lengths(cu_seqlens, tokens=tokens)
 
 
 def require_output(convention: "Convention", output: Array) -> None:
     """Refuse an output that is not floating point or has another number of axes."""
     require_floating(f"output of {convention.name}", output.dtype)
-    if not _layouts.fits(convention.output_layout, output.shape):
+    if not layouts.fits(convention.output_layout, output.shape):
         msg = (
-            f"output of {convention.name} is {_layouts.words(convention.output_layout)}; "
+            f"output of {convention.name} is {layouts.words(convention.output_layout)}; "
             f"got shape {tuple(output.shape)}: reshape it{_or_related(convention)}"
         )
         raise ShapeError(msg)
@@ -78,11 +78,11 @@ def require_carry(convention: "Convention", carry: "Carry") -> None:
             f"as Carry.of(scores, values) does"
         )
         raise OptionError(msg)
-    layout = _layouts.canonical(convention.output_layout)
-    if not _layouts.fits(layout, carry.o.shape):
+    layout = layouts.canonical(convention.output_layout)
+    if not layouts.fits(layout, carry.o.shape):
         rows = layout.removesuffix(" d")
         msg = (
-            f"a carry for {convention.name} is {_layouts.words(rows)}; got shape {tuple(carry.m.shape)}: "
+            f"a carry for {convention.name} is {layouts.words(rows)}; got shape {tuple(carry.m.shape)}: "
             f"reshape it{_or_related(convention)}"
         )
         raise ShapeError(msg)
@@ -100,10 +100,10 @@ def require_statistic(
             f"pass it as the library gives it, or convert it first if that loss is meant"
         )
         raise DTypeError(msg)
-    axes = _layouts.sizes(convention.output_layout, output.shape)
+    axes = layouts.sizes(convention.output_layout, output.shape)
     if lengths is not None:
         axes |= {"b": lengths.size, "s": int(lengths.max(initial=0))}
-    got, expected = tuple(lse.shape), _layouts.shape(convention.lse_layout, axes)
+    got, expected = tuple(lse.shape), layouts.shape(convention.lse_layout, axes)
     if not _admits(convention, got, expected):
         remedy = (
             "transpose it"
@@ -112,7 +112,7 @@ def require_statistic(
         )
         what = "lse" if convention.kind == "lse" else "l and m"
         msg = (
-            f"{what} of {name} is {_layouts.words(convention.lse_layout)} = {expected}{_padding(convention)} "
+            f"{what} of {name} is {layouts.words(convention.lse_layout)} = {expected}{_padding(convention)} "
             f"for an output of {tuple(output.shape)}; got {got}: {remedy}{_or_related(convention)}"
         )
         raise ShapeError(msg)

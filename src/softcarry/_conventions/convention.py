@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from softcarry import _convention_checks as checks
-from softcarry import _layouts, _packed
 from softcarry._arrays import (
     Array,
     DType,
@@ -17,7 +15,8 @@ from softcarry._arrays import (
     select,
     working_dtype,
 )
-from softcarry.carry import Carry
+from softcarry._conventions import checks, layouts, packed
+from softcarry.carry.state import Carry
 
 _LN2 = math.log(2.0)
 
@@ -161,13 +160,13 @@ class Convention:
         if empty is not None:
             checks.require_mask(empty, statistics[0])
 
-        output = _layouts.to_canonical(xp, output, self.output_layout)
+        output = layouts.to_canonical(xp, output, self.output_layout)
         queries = None if self.padding is None else output.shape[-2]
 
         def to_canonical(statistic: Array) -> Array:
             if lengths is not None:
-                return _packed.pack(xp, statistic, lengths)
-            statistic = _layouts.to_canonical(xp, statistic, self.lse_layout)
+                return packed.pack(xp, statistic, lengths)
+            statistic = layouts.to_canonical(xp, statistic, self.lse_layout)
             return statistic if queries is None else statistic[..., :queries]
 
         statistics = [to_canonical(statistic) for statistic in statistics]
@@ -231,17 +230,17 @@ class Convention:
             output, statistics = self._encode_rows(xp, carry, empty)
             output = convert(xp, output, output.dtype if dtype is None else dtype)
             statistics = [convert(xp, x, self._stored_dtype(xp, output.dtype, x.dtype)) for x in statistics]
-        output = _layouts.from_canonical(xp, output, self.output_layout)
+        output = layouts.from_canonical(xp, output, self.output_layout)
         if lengths is not None:
-            statistics = [_packed.unpack(xp, x, lengths, padding=self.padding_value) for x in statistics]
+            statistics = [packed.unpack(xp, x, lengths, padding=self.padding_value) for x in statistics]
         else:
-            statistics = [_layouts.from_canonical(xp, self._pad(xp, x), self.lse_layout) for x in statistics]
+            statistics = [layouts.from_canonical(xp, self._pad(xp, x), self.lse_layout) for x in statistics]
         return output, statistics[0] if self.kind == "lse" else (statistics[0], statistics[1])
 
     def _decode_pair(self, xp: Namespace, output: Array, pair: list[Array], mask: Array | None) -> Carry:
-        l, m = pair if self.kind == "pair (l, m)" else pair[::-1]  # noqa: E741
+        l, m = pair if self.kind == "pair (l, m)" else pair[::-1]
         dtype = working_dtype(xp, l.dtype, m.dtype, output.dtype)
-        l, m, output = (convert(xp, array, dtype) for array in (l, m, output))  # noqa: E741
+        l, m, output = (convert(xp, array, dtype) for array in (l, m, output))
         rows = (l == 0) | (m == -math.inf)
         if mask is not None:
             rows = rows | mask
@@ -265,7 +264,7 @@ class Convention:
             return carry.output, [select(xp, empty, self.empty_written, lse)]
         m = carry.m if carry.base == self.base else carry.m * (_LN2 if self.base == "e" else 1 / _LN2)
         m = select(xp, empty, self.empty_written, m)
-        l = select(xp, empty, 0.0, carry.l)  # noqa: E741
+        l = select(xp, empty, 0.0, carry.l)
         output = carry.o
         if self.normalised:
             output = output / xp.expand_dims(select(xp, empty, 1.0, l + self.epsilon), axis=-1)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from softcarry import _ragged
-from softcarry._algebra import Summary
 from softcarry._arrays import array_namespace, quiet
-from softcarry.carry import Carry
+from softcarry.carry import _groups
+from softcarry.carry._algebra import Summary
+from softcarry.carry.state import Carry
 from softcarry.errors import OptionError, ShapeError
 
 
@@ -48,8 +48,8 @@ def merge_ragged(carries: Carry, indptr: Any) -> Carry:
     if carries.m.ndim == 0:
         msg = "merge_ragged takes carries (N, ...), got one of shape (): give it a leading axis"
         raise ShapeError(msg)
-    pointer = _ragged.read_indptr(indptr, carries.m.shape[0])
+    pointer = _groups.read_indptr(indptr, carries.m.shape[0])
     xp = array_namespace(carries.m)
     parts = Summary(carries.m, carries.l, carries.o)
     with quiet(xp):
-        return Carry(*_ragged.combine_groups(xp, parts, pointer, base=carries.base), carries.base)
+        return Carry(*_groups.combine_groups(xp, parts, pointer, base=carries.base), carries.base)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from softcarry import _packed
+from softcarry._conventions import packed
 from softcarry.errors import ShapeError
 
 HEADS = 3
@@ -21,9 +21,9 @@ def test_pack_takes_the_live_positions(lengths, longer):
     lse = np.random.default_rng(0).standard_normal((lengths.size, HEADS, lengths.max() + longer))
     import array_api_compat.numpy as xp
 
-    packed = _packed.pack(xp, lse, lengths)
+    packed = packed.pack(xp, lse, lengths)
     np.testing.assert_array_equal(packed, gathered(lse, lengths))
-    again = _packed.unpack(xp, packed, lengths, padding=np.inf)
+    again = packed.unpack(xp, packed, lengths, padding=np.inf)
     for b, n in enumerate(lengths):
         np.testing.assert_array_equal(again[b, :, :n], lse[b, :, :n])
         assert np.all(again[b, :, n:] == np.inf)
@@ -34,11 +34,11 @@ def test_no_tokens_at_all():
     import array_api_compat.numpy as xp
 
     lengths = np.array([0, 0])
-    assert _packed.pack(xp, np.zeros((2, HEADS, 0)), lengths).shape == (HEADS, 0)
-    assert _packed.unpack(xp, np.zeros((HEADS, 0)), lengths, padding=np.inf).shape == (2, HEADS, 0)
+    assert packed.pack(xp, np.zeros((2, HEADS, 0)), lengths).shape == (HEADS, 0)
+    assert packed.unpack(xp, np.zeros((HEADS, 0)), lengths, padding=np.inf).shape == (2, HEADS, 0)
 
 
 @pytest.mark.parametrize("wrong", [[0, 3], [1, 5], [0, 4, 3, 5], [[0, 5]], [], [0.0, 5.0]])
 def test_lengths_that_do_not_cover_the_tokens_are_refused(wrong):
     with pytest.raises(ShapeError, match=r"rising from 0 to 5 tokens; got"):
-        _packed.sequence_lengths(wrong, tokens=5)
+        packed.sequence_lengths(wrong, tokens=5)

@@ -2,8 +2,6 @@
 
 import math
 
-from softcarry import _algebra
-from softcarry._algebra import Summary
 from softcarry._arrays import (
     Array,
     array_namespace,
@@ -14,7 +12,9 @@ from softcarry._arrays import (
     require_floating,
     working_dtype,
 )
-from softcarry._carry_checks import Base, as_array, require_values_fit
+from softcarry.carry import _algebra
+from softcarry.carry._algebra import Summary
+from softcarry.carry._checks import Base, as_array, require_values_fit
 from softcarry.errors import ShapeError
 
 

@@ -365,7 +365,7 @@ def test_pallas_decode():
     library = pytest.importorskip("jax.experimental.pallas.ops.gpu.decode_attention")
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, n, 16)).astype(np.float32) for n in (16, 32, 32))
-    output, (l, m) = library.mqa(  # noqa: E741
+    output, (l, m) = library.mqa(
         *map(jax.numpy.asarray, (q, k, v)),
         kv_seq_len=jax.numpy.asarray([0, 20]),
         k_splits=1,

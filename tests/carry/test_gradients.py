@@ -6,7 +6,7 @@ import pytest
 from _carry_oracle import distinct_values
 from _namespaces import library
 from softcarry.carry import Carry
-from softcarry.ragged import merge_ragged
+from softcarry.carry.ragged import merge_ragged
 
 SCORES = np.array(
     [[0.5, -1.0, 2.0, 1.0, 0.25, -0.5], [-np.inf, 0.5, -np.inf, -np.inf, 1.5, 2.0], [-np.inf] * 6, [3.0] * 6]

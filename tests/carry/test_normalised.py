@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from _carry_oracle import bounds, distinct_values, exact
 from _namespaces import NAMES, library
 from softcarry.carry import Carry
+from softcarry.carry.normalised import NormalisedCarry
 from softcarry.errors import OptionError, ShapeError
-from softcarry.normalised_carry import NormalisedCarry
 
 
 def _run(scores, values, block, **options):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import array_api_compat
 import numpy as np
 
-from softcarry._algebra import Summary, clear_empty, rescale, shift_of
 from softcarry._arrays import Array, Namespace, select
+from softcarry.carry._algebra import Summary, clear_empty, rescale, shift_of
 from softcarry.errors import DTypeError, OptionError, ShapeError
 
 

@@ -23,7 +23,7 @@ class Summary(NamedTuple):
     """The three arrays of a carry; ``o`` is None where there are no values."""
 
     m: Array
-    l: Array  # noqa: E741 - the field's name
+    l: Array
     o: Array | None
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from _carry_oracle import assert_within, distinct_values, exact
 from _namespaces import NAMES, library, same_bits
 from softcarry.carry import Carry
-from softcarry.ragged import merge_ragged
+from softcarry.carry.ragged import merge_ragged
 
 FIELDS = ("m", "l", "o")
 

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from softcarry import _algebra
 from softcarry._arrays import Array, array_namespace, quiet, select
-from softcarry._carry_checks import Base, matched, require_base
-from softcarry.carry import Carry
+from softcarry.carry import _algebra
+from softcarry.carry._checks import Base, matched, require_base
+from softcarry.carry.state import Carry
 from softcarry.errors import OptionError
 
 
@@ -35,7 +35,7 @@ class NormalisedCarry:
     --------
     >>> import numpy as np
     >>> import softcarry as sc
-    >>> from softcarry.normalised_carry import NormalisedCarry
+    >>> from softcarry.carry.normalised import NormalisedCarry
     >>> scores, values = np.array([2.0, 5.0, 1.0, 7.0]), np.array([[1.0], [2.0], [3.0], [4.0]])
     >>> c = NormalisedCarry.from_carry(sc.Carry.of(scores[:1], values[:1]))
     >>> for j in range(1, 4):
@@ -45,7 +45,7 @@ class NormalisedCarry:
     """
 
     m: Array
-    l: Array  # noqa: E741 - the field's name
+    l: Array
     output: Array
     base: Base = "e"
 

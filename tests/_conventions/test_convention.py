@@ -89,7 +89,7 @@ def test_encode_then_decode_keeps_output_and_lse(name):
     carry = sc.Carry(*(array.astype(np.float32) for array in (rows.m, rows.l, rows.o)))
     convention = sc.conventions[name]
     again = convention.decode(*convention.encode(carry, **options_for(case)), **options_for(case))
-    m, l, lse, lse_again = (x[~rows.empty] for x in (carry.m, carry.l, carry.lse, again.lse))  # noqa: E741
+    m, l, lse, lse_again = (x[~rows.empty] for x in (carry.m, carry.l, carry.lse, again.lse))
     # Base 2 and back: two roundings of m and of log2 l, one of their sum, two of the product with ln 2; and
     # the lse that it is compared with is itself rounded once.
     assert np.all(np.abs(lse_again - lse) <= U * (2 * np.abs(m) + 2 * np.log(l) + 4 * np.abs(lse)))
@@ -226,7 +226,7 @@ def test_ambiguous_values(name, value, output_row, read_as):
     ("name", "l", "m"),
     [("pallas-decode", 0.0, 0.5), ("pallas-decode-unnormalised", 64.0, -2.4e38), ("keops-pair", NAN, -INF)],
 )
-def test_an_empty_pair_is_the_identity_whatever_its_output_holds(name, l, m):  # noqa: E741
+def test_an_empty_pair_is_the_identity_whatever_its_output_holds(name, l, m):
     convention = sc.conventions[name]
     pair = tuple(np.full((1, 1), {"l": l, "m": m}[which], np.float32) for which in CASES[name].kind)
     output = np.full((1, 1, 2), NAN, np.float32)
@@ -336,9 +336,9 @@ def test_a_carry_of_either_base_is_written_in_the_base_of_the_library():
 
 def test_decoding_makes_views_where_it_can():
     output = np.zeros((1, 4, 3, 5), np.float32)
-    from softcarry import _layouts
+    from softcarry._conventions import layouts
 
-    assert np.shares_memory(_layouts.to_canonical(np, output, "b t h d"), output)
+    assert np.shares_memory(layouts.to_canonical(np, output, "b t h d"), output)
     lse = np.asfortranarray(np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))[:, ::2]
     carry = sc.conventions["vllm"].decode(np.zeros((4, 3, 5), np.float32), lse)
     np.testing.assert_array_equal(carry.m, lse)

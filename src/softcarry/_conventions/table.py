@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Iterator, Mapping
 
-from softcarry._convention import Convention
-from softcarry._convention_frameworks import FRAMEWORKS
-from softcarry._convention_kernels import KERNELS
+from softcarry._conventions.convention import Convention
+from softcarry._conventions.frameworks import FRAMEWORKS
+from softcarry._conventions.kernels import KERNELS
 from softcarry.errors import OptionError
 
 _SOFTCARRY = Convention(

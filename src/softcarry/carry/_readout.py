@@ -7,8 +7,6 @@ logarithm, so that neither values nor gradients meet an infinity there.
 import math
 from typing import TYPE_CHECKING
 
-from softcarry import _algebra
-from softcarry._algebra import LN2
 from softcarry._arrays import (
     Array,
     Namespace,
@@ -20,11 +18,13 @@ from softcarry._arrays import (
     select,
     working_dtype,
 )
-from softcarry._carry_checks import Base, as_array
+from softcarry.carry import _algebra
+from softcarry.carry._algebra import LN2
+from softcarry.carry._checks import Base, as_array
 from softcarry.errors import OptionError, ShapeError
 
 if TYPE_CHECKING:
-    from softcarry.carry import Carry
+    from softcarry.carry.state import Carry
 
 
 def log_sum_exp(carry: "Carry", base: Base) -> Array:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from softcarry.carry import Carry
+from softcarry.carry.ragged import merge_ragged
 from softcarry.errors import DTypeError, OptionError, ShapeError, SoftcarryError
-from softcarry.ragged import merge_ragged
 
 F, V = np.zeros((2, 3)), np.zeros((3, 4))
 C, CV = Carry.of(F), Carry.of(F, V)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from _carry_oracle import EXP_ERROR, assert_within, distinct_values, exact
 from _namespaces import NAMES, library, same_bits
-from softcarry import _algebra
-from softcarry.carry import Carry
+from softcarry.carry import Carry, _algebra
 
 ROW = np.array([2.0, 5.0, 1.0, 7.0])
 U32 = 2.0**-24

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softcarry import _algebra, _readout
-from softcarry._algebra import LN2, LOG2E, Summary
 from softcarry._arrays import (
     Array,
     DType,
@@ -17,8 +15,10 @@ from softcarry._arrays import (
     require_shape,
     working_dtype,
 )
-from softcarry._blocks import summarise_block
-from softcarry._carry_checks import Base, matched, require_base, require_mergeable, warn_if_underflowed
+from softcarry.carry import _algebra, _readout
+from softcarry.carry._algebra import LN2, LOG2E, Summary
+from softcarry.carry._blocks import summarise_block
+from softcarry.carry._checks import Base, matched, require_base, require_mergeable, warn_if_underflowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Carry:
     """
 
     m: Array
-    l: Array  # noqa: E741 - the field's name
+    l: Array
     o: Array | None = None
     base: Base = "e"
 
