@@ -21,9 +21,9 @@ def test_pack_takes_the_live_positions(lengths, longer):
     lse = np.random.default_rng(0).standard_normal((lengths.size, HEADS, lengths.max() + longer))
     import array_api_compat.numpy as xp
 
-    packed = packed.pack(xp, lse, lengths)
-    np.testing.assert_array_equal(packed, gathered(lse, lengths))
-    again = packed.unpack(xp, packed, lengths, padding=np.inf)
+    result = packed.pack(xp, lse, lengths)
+    np.testing.assert_array_equal(result, gathered(lse, lengths))
+    again = packed.unpack(xp, result, lengths, padding=np.inf)
     for b, n in enumerate(lengths):
         np.testing.assert_array_equal(again[b, :, :n], lse[b, :, :n])
         assert np.all(again[b, :, n:] == np.inf)

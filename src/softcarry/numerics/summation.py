@@ -13,7 +13,7 @@ Order = Literal["sequential", "pairwise", "blocked", "kahan", "two-level", "carr
 
 # Rows summed side by side: enough to hide the latency of an addition, and few enough that each is read in
 # long pieces (rows of a power of two of terms all fall into the same sets of the cache).
-_WIDEST = 16
+_WIDEST = 32
 
 
 def running_sum(

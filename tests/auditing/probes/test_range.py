@@ -85,7 +85,7 @@ def test_sound_kernels_pass_in_16_bits(kernel, dtype):
 
 
 def test_sound_kernels_pass_in_float64():
-    """float32 inside does not hold the scores that float64 inputs make: then the range is part of the fault."""
+    """float32 inside does not hold the scores that float64 inputs make, and is found out."""
     formats = dict.fromkeys(("m_format", "l_format", "o_format", "p_format", "score_format"), "float64")
     for kernel in (blocked_attention, EmulatedKernel(block_format="float64", **formats)):
         assert messages(examine(kernel, "RANGE", dtype="float64")) == []

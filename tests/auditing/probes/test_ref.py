@@ -83,6 +83,18 @@ def swapped_keys(q, k, v):
     return right(q, k, v[:, :, order])
 
 
+def merge_without_rescale(q, k, v):
+    """Two halves, each relative to its own maximum, added as they are."""
+    half = k.shape[2] // 2
+    o = l = np.float32(0.0)
+    for part in (slice(0, half), slice(half, None)):
+        s = scores_of(q, k[:, :, part], None, False, None)
+        p = np.exp(s - s.max(axis=-1, keepdims=True))
+        o = o + p @ v[:, :, part].astype(np.float32)
+        l = l + p.sum(axis=-1, keepdims=True)
+    return (o / l).astype(q.dtype)
+
+
 def absolute_zero(q, k, v):
     return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
 
@@ -97,7 +109,8 @@ WRONG = {
     "zeros": (absolute_zero, "zeros"),
     "shuffled keys": (lambda q, k, v: right(q, k, np.roll(v, 1, axis=2)), "shuffled keys"),
     "dropped last key": (lambda q, k, v: right(q, k[:, :, :-1], v[:, :, :-1]), "dropped last key"),
-    "forgotten rescale": (Online(key_block=320, rescale=False), "forgotten rescale"),
+    "forgotten rescale": (merge_without_rescale, "forgotten rescale"),
+    "forgotten rescale of the carry": (Online(key_block=320, rescale=False), None),
     "forgotten rescale in short blocks": (Online(key_block=16, rescale=False), None),
     "two keys swapped": (swapped_keys, None),
     "half precision": (half_precision, None),
@@ -177,7 +190,5 @@ def test_facts_hold_an_entry_for_each_kind_of_data():
 
 
 def test_the_exact_kernel_has_no_ratio_to_exceed():
-    scores = scores_of(np.ones((1, 1, 1, 4)), np.ones((1, 1, 2, 4)), None, False, None)
-    assert scores.shape == (1, 1, 1, 2)
     examination = examine(lambda q, k, v: golden_attention(q, k, v).output.astype(q.dtype), "REF")
     assert max(examination.facts["reference_ratio"].value.values()) < 1.0

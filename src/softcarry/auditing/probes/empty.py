@@ -40,16 +40,18 @@ def probe(examination: Examination) -> None:
     ----------
     examination : Examination
     """
-    cases = [
-        partial(_masked, case="boolean mask", represent=lambda mask: mask),
-        partial(_masked, case="additive mask of −inf", represent=_additive),
-        _causal,
-        _causal_beside_mask,
-        _no_keys,
-        partial(_long_rows, case="whole key blocks masked by booleans", represent=lambda mask: mask),
-        partial(_long_rows, case="whole key blocks masked by −inf", represent=_additive),
-        _lowest_finite_fill,
-    ]
+    cases = [_causal, _causal_beside_mask, _no_keys]
+    if examination.can("mask"):
+        cases = [
+            partial(_masked, case="boolean mask", represent=lambda mask: mask),
+            partial(_masked, case="additive mask of −inf", represent=_additive),
+            *cases,
+            partial(_long_rows, case="whole key blocks masked by booleans", represent=lambda mask: mask),
+            partial(_long_rows, case="whole key blocks masked by −inf", represent=_additive),
+            _lowest_finite_fill,
+        ]
+    else:
+        examination.skip("rows emptied by a mask", "the kernel takes no mask")
     seen = []
     for case in cases:
         try:
