@@ -6,6 +6,8 @@ from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from softcarry.auditing._calling import prepare
 from softcarry.auditing._locate import resolve
 from softcarry.auditing.contract import Contract
@@ -85,17 +87,20 @@ def audit(
         raise OptionError(msg)
     examinations: list[Examination] = []
     total = len(chosen) * len(checks)
-    for dtype in chosen:
-        calling = prepare(subject, dtype)
-        for check in checks:
-            if progress is not None:
-                progress(len(examinations), total, f"{subject.name} {dtype} {check}")
-            examination = Examination(
-                subject, dtype, check=check, contract=promises, seed=seed, calling=calling
-            )
-            with suppress(CaseRefused):  # the examination has noted it
-                load_probe(check)(examination)
-            examinations.append(examination)
+    # The matrices are small, and BLAS threads that wait for one another on a busy machine by spinning made an
+    # audit take three times as long as one thread does. torch's own threads are not touched.
+    with threadpool_limits(1, user_api="blas"):
+        for dtype in chosen:
+            calling = prepare(subject, dtype)
+            for check in checks:
+                if progress is not None:
+                    progress(len(examinations), total, f"{subject.name} {dtype} {check}")
+                examination = Examination(
+                    subject, dtype, check=check, contract=promises, seed=seed, calling=calling
+                )
+                with suppress(CaseRefused):  # the examination has noted it
+                    load_probe(check)(examination)
+                examinations.append(examination)
     if progress is not None:
         progress(total, total, subject.name)
     return _collect(subject, promises, seed, examinations)
