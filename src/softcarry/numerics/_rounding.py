@@ -7,10 +7,14 @@ loops have selections instead of branches, and vectorise.
 """
 
 import math
-from typing import NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
+
+if TYPE_CHECKING:
+    from softcarry.numerics.formats import FloatFormat
 
 NEAREST_EVEN = 0
 NEAREST_AWAY = 1
@@ -90,6 +94,37 @@ class Rounding(NamedTuple):
     overflow_negative: float
     exact: bool
     innocuous: bool
+
+
+@lru_cache(maxsize=1024)
+def rounding_to(fmt: "FloatFormat", mode: str, saturate: bool) -> Rounding:
+    """Write a format and one of `MODES` as numbers."""
+    dropped_bits = 52 - fmt.mantissa_bits
+    exact = fmt.mantissa_bits == 52 and fmt.exponent_bits == 11 and not saturate
+    overflow = fmt.largest if saturate else math.inf if fmt.has_infinity else math.nan
+    nearest = mode in ("nearest-even", "nearest-away")
+    stochastic = mode == "stochastic"
+    return Rounding(
+        mode=MODES[mode],
+        smallest_normal=fmt.smallest_normal,
+        steps=2.0**fmt.mantissa_bits,
+        threshold_positive=0.5 if nearest else 0.0 if mode == "up" else 1.0,
+        threshold_negative=0.5 if nearest else 0.0 if mode == "down" else 1.0,
+        even_ties=mode == "nearest-even",
+        away_ties=mode == "nearest-away",
+        dropped_bits=np.uint64(dropped_bits),
+        below_half=np.uint64(max(2**dropped_bits // 2 - 1, 0)),
+        odd=np.uint64(min(dropped_bits, 1)),
+        kept=np.uint64(2**64 - 2**dropped_bits),
+        subnormal_shifter=math.ldexp(fmt.smallest_normal, dropped_bits),
+        largest=fmt.largest,
+        overflow=overflow,
+        overflow_positive=overflow if nearest or stochastic or mode == "up" else fmt.largest,
+        overflow_negative=overflow if nearest or stochastic or mode == "down" else fmt.largest,
+        exact=exact,
+        # Figueroa's condition 53 >= 2p + 2 with p = t + 1. In float64 the sum itself is the rounding.
+        innocuous=mode == "nearest-even" and (fmt.mantissa_bits <= 24 or exact),
+    )
 
 
 @njit

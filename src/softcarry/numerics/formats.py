@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -147,7 +146,9 @@ class FloatFormat:
         if not isinstance(mode, str) or mode not in get_args(RoundingMode):
             msg = f"unknown rounding mode {mode!r}: choose one of {', '.join(get_args(RoundingMode))}"
             raise OptionError(msg)
-        return _rounding(self, mode, bool(saturate))
+        from softcarry.numerics._rounding import rounding_to
+
+        return rounding_to(self, mode, bool(saturate))
 
     def round(
         self,
@@ -270,38 +271,6 @@ class FloatFormat:
         [0.0, 1.52587890625e-05, 1.0, 57344.0, inf, -0.0]
         """
         return decode(self, np.asarray(codes))
-
-
-@lru_cache(maxsize=1024)
-def _rounding(fmt: FloatFormat, mode: str, saturate: bool) -> "Rounding":
-    from softcarry.numerics._rounding import MODES, Rounding
-
-    dropped_bits = 52 - fmt.mantissa_bits
-    exact = fmt.mantissa_bits == 52 and fmt.exponent_bits == 11 and not saturate
-    overflow = fmt.largest if saturate else math.inf if fmt.has_infinity else math.nan
-    nearest = mode in ("nearest-even", "nearest-away")
-    stochastic = mode == "stochastic"
-    return Rounding(
-        mode=MODES[mode],
-        smallest_normal=fmt.smallest_normal,
-        steps=2.0**fmt.mantissa_bits,
-        threshold_positive=0.5 if nearest else 0.0 if mode == "up" else 1.0,
-        threshold_negative=0.5 if nearest else 0.0 if mode == "down" else 1.0,
-        even_ties=mode == "nearest-even",
-        away_ties=mode == "nearest-away",
-        dropped_bits=np.uint64(dropped_bits),
-        below_half=np.uint64(max(2**dropped_bits // 2 - 1, 0)),
-        odd=np.uint64(min(dropped_bits, 1)),
-        kept=np.uint64(2**64 - 2**dropped_bits),
-        subnormal_shifter=math.ldexp(fmt.smallest_normal, dropped_bits),
-        largest=fmt.largest,
-        overflow=overflow,
-        overflow_positive=overflow if nearest or stochastic or mode == "up" else fmt.largest,
-        overflow_negative=overflow if nearest or stochastic or mode == "down" else fmt.largest,
-        exact=exact,
-        # Figueroa's condition 53 >= 2p + 2 with p = t + 1. In float64 the sum itself is the rounding.
-        innocuous=mode == "nearest-even" and (fmt.mantissa_bits <= 24 or exact),
-    )
 
 
 class UnknownFormatError(OptionError, KeyError):
