@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from softcarry.auditing import Subject as Subject
     from softcarry.auditing import audit as audit
     from softcarry.carry import Carry as Carry
+    from softcarry.carry import CarryStack as CarryStack
     from softcarry.carry import NormalisedCarry as NormalisedCarry
     from softcarry.carry import merge_ragged as merge_ragged
-    from softcarry.carry_stack import CarryStack as CarryStack
     from softcarry.errors import SoftcarryError as SoftcarryError
     from softcarry.moments import Moments as Moments
     from softcarry.rows import online_normalizer as online_normalizer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Carry": "softcarry.carry",
-    "CarryStack": "softcarry.carry_stack",
+    "CarryStack": "softcarry.carry",
     "NormalisedCarry": "softcarry.carry",
     "Moments": "softcarry.moments",
     "SoftcarryError": "softcarry.errors",
@@ -36,7 +36,7 @@ _HOMES = {
     "recurrence": "softcarry.trace",
 }
 
-__all__ = [*_HOMES, "__version__", "numerics"]
+__all__ = [*_HOMES, "__version__", "numerics"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softcarry.numerics.formats import FloatFormat
+    from softcarry.numerics._formats import FloatFormat
 
 
 def note_of(

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from softcarry._trace_notes import note_of
 from softcarry.errors import DTypeError, ShapeError
-from softcarry.numerics.formats import FloatFormat, get_format
+from softcarry.numerics._formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import one_of, whole
 
 Form = Literal["unnormalised", "normalised"]

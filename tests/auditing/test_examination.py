@@ -114,7 +114,7 @@ def test_findings_facts_and_curves_are_labelled():
 
 
 def test_the_model_is_the_contracts_then_the_subjects_then_the_default():
-    from softcarry.numerics.bounds import CarryModel
+    from softcarry.numerics import CarryModel
 
     def model(dtype="float32", carry=None, **promises):
         subject = Subject(plain, arrays="numpy", carry=carry)

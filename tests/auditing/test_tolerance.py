@@ -53,7 +53,7 @@ def test_an_output_that_should_be_finite_is_beyond_every_bound(broken):
 
 def test_a_float64_kernel_is_held_to_twice_the_bound():
     """The golden output errs as it does; nothing else changes between float64 with and without the factor."""
-    from softcarry.numerics.bounds import CarryModel, attention_error_bound
+    from softcarry.numerics import CarryModel, attention_error_bound
 
     result = comparison(lambda golden: golden, dtype="float64")
     rng = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softcarry.errors import OptionError, SoftcarryError
-from softcarry.numerics.formats import FloatFormat
+from softcarry.numerics._formats import FloatFormat
 from softcarry.numerics.swamping import (
     carry_error,
     drop_index,

@@ -55,7 +55,7 @@ class Contract:
                 msg = f"the contract's {name} is one of {legal}; got {value!r}"
                 raise OptionError(msg)
         if self.carry_format is not None:
-            from softcarry.numerics.formats import get_format
+            from softcarry.numerics._formats import get_format
 
             get_format(self.carry_format)
 

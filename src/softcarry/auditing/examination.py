@@ -100,25 +100,25 @@ class Examination:
     @cached_property
     def format(self):
         """The FloatFormat of the dtype of q, k and v."""
-        from softcarry.numerics.formats import get_format
+        from softcarry.numerics._formats import get_format
 
         return get_format(self.dtype)
 
     @cached_property
     def output_format(self):
         """The FloatFormat of the kernel's output, which need not be that of its inputs."""
-        from softcarry.numerics.formats import get_format
+        from softcarry.numerics._formats import get_format
 
         return get_format(self.calling.output_dtype)
 
     @cached_property
     def model(self):
-        """The CarryModel that the kernel is held to, for ``numerics.bounds.attention_error_bound``.
+        """The CarryModel that the kernel is held to, for ``numerics.attention_error_bound``.
 
         The carry format is the contract's; else what the subject declares; else float32, or float64 for
         float64. Undeclared kernels may round P to a 16-bit dtype of their inputs, as fused kernels do.
         """
-        from softcarry.numerics.bounds import CarryModel
+        from softcarry.numerics import CarryModel
 
         declared = self.subject.carry_in(self.dtype)
         working = "float64" if self.dtype == "float64" else "float32"
@@ -162,14 +162,14 @@ class Examination:
         return golden_attention(q, k, v, mask=mask, causal=self.causal if causal else False, scale=scale)
 
     def bound(self, q, k, v, *, mask=None, causal=False, scale=None):
-        """Bound the error of the same call a priori, by ``numerics.bounds.attention_error_bound``.
+        """Bound the error of the same call a priori, by ``numerics.attention_error_bound``.
 
         Returns
         -------
         AttentionBound
             output (b, h, tq, dv) and lse (b, h, tq), for the kernel's ``model``.
         """
-        from softcarry.numerics.bounds import attention_error_bound
+        from softcarry.numerics import attention_error_bound
 
         golden = self.golden(q, k, v, mask=mask, causal=causal, scale=scale)
         factor = 1.0 / np.sqrt(q.shape[-1]) if scale is None else abs(scale)

@@ -107,7 +107,7 @@ def explain_stall(keys, lengths, errors, *, output_roundoff):
     >>> explain_stall(4096, n, 0.41 * 2.0**-8 * np.sqrt(n / 16 / 3), output_roundoff=2.0**-24)[0]
     {'format': 'bfloat16', 'key_block': 16.0, 'updates': 256}
     """
-    from softcarry.numerics.formats import formats
+    from softcarry.numerics._formats import formats
 
     n, seen = np.asarray(lengths, np.float64), np.asarray(errors, np.float64)
     early = n <= max(keys / 8.0, n[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from softcarry.errors import OptionError, SubjectError
 
 if TYPE_CHECKING:
-    from softcarry.numerics.bounds import CarryModel
+    from softcarry.numerics import CarryModel
 
 ARRAYS = ("torch", "numpy", "jax")
 LAYOUTS = ("bhtd", "bthd")

@@ -100,7 +100,7 @@ def compare(examination, q, k, v, output, *, depth=None, magnitudes=None, statis
 
     References
     ----------
-    ``softcarry.numerics.bounds.attention_error_bound`` has the bound and its sources. The golden output is
+    ``softcarry.numerics.attention_error_bound`` has the bound and its sources. The golden output is
     float64 itself: where the kernel is too, the errors of both count, hence twice the bound.
 
     Examples
@@ -124,7 +124,7 @@ def compare(examination, q, k, v, output, *, depth=None, magnitudes=None, statis
 
 
 def _bound(examination, golden, magnitudes, v, depth, *, statistical):
-    from softcarry.numerics.bounds import attention_error_bound
+    from softcarry.numerics import attention_error_bound
 
     bound = attention_error_bound(
         golden.scores,

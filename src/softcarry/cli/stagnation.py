@@ -59,8 +59,8 @@ def stagnation(
     int
         Exit status.
     """
+    from softcarry.numerics._formats import get_format
     from softcarry.numerics.experiments import SumOrder, sum_curve
-    from softcarry.numerics.formats import get_format
 
     if svg is not None:
         check_writable(svg)

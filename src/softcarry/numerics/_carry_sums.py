@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from softcarry.numerics.formats import FloatFormat, formats
+from softcarry.numerics._formats import FloatFormat, formats
 from softcarry.numerics.summation_bounds import merge_bound, summation_bound
 from softcarry.numerics.swamping import drop_index
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from softcarry.errors import DTypeError, OptionError
 
 if TYPE_CHECKING:
-    from softcarry.numerics.formats import FloatFormat
+    from softcarry.numerics._formats import FloatFormat
 
 
 def encode(fmt: "FloatFormat", values: NDArray[np.float64]) -> NDArray[Any]:

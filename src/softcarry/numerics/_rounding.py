@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from softcarry.numerics.formats import FloatFormat
+    from softcarry.numerics._formats import FloatFormat
 
 NEAREST_EVEN = 0
 NEAREST_AWAY = 1

@@ -25,7 +25,7 @@ import numpy as np
 
 from softcarry.errors import ShapeError
 from softcarry.numerics._arguments import one_of, positive, whole
-from softcarry.numerics.formats import FloatFormat, get_format
+from softcarry.numerics._formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import (
     gamma,
     lse_bound,

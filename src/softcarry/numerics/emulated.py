@@ -8,7 +8,7 @@ import numpy as np
 
 from softcarry.numerics import _emulated_gate as gate
 from softcarry.numerics._arguments import one_of, whole
-from softcarry.numerics.formats import FloatFormat, RoundingMode, formats, get_format
+from softcarry.numerics._formats import FloatFormat, RoundingMode, formats, get_format
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softcarry.errors import OptionError
-from softcarry.numerics.formats import FloatFormat, get_format
+from softcarry.numerics._formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import one_of, whole
 from softcarry.numerics.swamping import carry_error
 

@@ -13,7 +13,7 @@ from typing import Any
 from softcarry.errors import OptionError
 from softcarry.numerics._arguments import one_of, positive, whole
 from softcarry.numerics._carry_sums import CarrySums, Question, error_point, stall_updates
-from softcarry.numerics.formats import FloatFormat, formats, get_format
+from softcarry.numerics._formats import FloatFormat, formats, get_format
 from softcarry.numerics.summation_bounds import ROUNDINGS
 
 PLAN_ORDERS = ("sequential", "pairwise", "carry-stack", "kahan", "two-level")

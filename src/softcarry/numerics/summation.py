@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from softcarry.errors import OptionError, ShapeError
 from softcarry.numerics._floats import as_float_array, as_seed
-from softcarry.numerics.formats import FloatFormat, RoundingMode, get_format
+from softcarry.numerics._formats import FloatFormat, RoundingMode, get_format
 
 Order = Literal["sequential", "pairwise", "blocked", "kahan", "two-level", "carry-stack"]
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from softcarry.errors import OptionError
 from softcarry.numerics._arguments import one_of, positive, whole
-from softcarry.numerics.formats import FloatFormat, get_format
+from softcarry.numerics._formats import FloatFormat, get_format
 
 ORDERS = ("sequential", "pairwise", "blocked", "kahan", "two-level", "carry-stack")
 ROUNDINGS = ("nearest-even", "nearest-away", "toward-zero", "up", "down", "stochastic")
 
 
-def roundoff(fmt: str | FloatFormat, rounding: str = "nearest-even") -> float:
+def _roundoff(fmt: str | FloatFormat, rounding: str = "nearest-even") -> float:
     """Return the largest relative error of one rounding: u to nearest, 2u in every other mode."""
     one_of("rounding", rounding, ROUNDINGS)
     u = get_format(fmt).unit_roundoff
@@ -238,7 +238,7 @@ def summation_bound(
     """
     n = whole("n", n, 0)
     one_of("order", order, ORDERS)
-    worst = roundoff(fmt, rounding)
+    worst = _roundoff(fmt, rounding)
     if probabilistic and rounding not in ("nearest-even", "nearest-away", "stochastic"):
         msg = (
             "the probabilistic bound is for rounding errors of mean zero, to nearest or stochastic; "
@@ -328,7 +328,7 @@ def merge_bound(
         2.0 * positive("exp_ulps", exp_ulps) * depth,
         get_format(fmt if exp_format is None else exp_format).unit_roundoff,
     )
-    return float(gamma(3 * depth, roundoff(fmt, rounding)) + exponentials)
+    return float(gamma(3 * depth, _roundoff(fmt, rounding)) + exponentials)
 
 
 def lse_bound(m, l, summation_error=0.0, fmt: str | FloatFormat = "float32"):

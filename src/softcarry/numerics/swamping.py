@@ -8,7 +8,7 @@ import numpy as np
 
 from softcarry.errors import OptionError
 from softcarry.numerics._arguments import one_of, positive, whole
-from softcarry.numerics.formats import FloatFormat, get_format
+from softcarry.numerics._formats import FloatFormat, get_format
 from softcarry.numerics.summation_bounds import ROUNDINGS
 
 TERMS = ("equal", "uniform", "normal")

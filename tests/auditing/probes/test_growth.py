@@ -9,8 +9,7 @@ from examining import examine, messages
 from mutants import LogAddExp, Online, TwoPass
 from softcarry.auditing import Subject
 from softcarry.auditing.probes import growth
-from softcarry.numerics import EmulatedKernel
-from softcarry.numerics.bounds import CarryModel
+from softcarry.numerics import CarryModel, EmulatedKernel
 from softcarry.reference import blocked_attention
 
 SOUND = {

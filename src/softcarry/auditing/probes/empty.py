@@ -12,7 +12,7 @@ Other rows must be bitwise what they are when no row is empty. Rows with a maske
 within the master bound of float64.
 
 Tolerance: none for classes and neighbours; four roundings for equal weights; for long rows
-``numerics.bounds.attention_error_bound``.
+``numerics.attention_error_bound``.
 
 Public faults of this kind: pytorch#103963 and #103749 (NaN rows), onnxruntime#28904 (mean of V from a finite
 sentinel), keras#21123 (uniform), mlx#2608 (NaN in the fallback), iree#24175 (NaN), flash-attention#978

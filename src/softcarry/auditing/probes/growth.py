@@ -14,7 +14,7 @@ Conclusion
     errors grows as n^(1/2), a drift as n; a kernel that changes its method with the length is not fitted with
     one slope: only lengths up to the step are.
 Tolerance
-    The master bound, |ô − o| ≤ bound, componentwise (``numerics.bounds.attention_error_bound``); and whatever
+    The master bound, |ô − o| ≤ bound, componentwise (``numerics.attention_error_bound``); and whatever
     the declared format, a sum that has stopped is an error. Within the bound, an error beyond its statistical
     form (√n in place of n) is a warning.
 Source
@@ -246,7 +246,7 @@ def _report_drift(examination, readings):
 
 def _predicted_knee(examination):
     """Bc · 2^(t+1) · splits of the declared carry, or None if none is declared or it never stops."""
-    from softcarry.numerics.formats import get_format
+    from softcarry.numerics._formats import get_format
 
     declared = examination.subject.carry_in(examination.dtype)
     if declared is None or declared.order != "sequential":

@@ -8,7 +8,7 @@ Concluded: the lse is α·c + β·ln n + offset. α = β = 1 is the natural log 
 1/ln 2 is base 2 and said by name, as are an lse of unscaled scores, one without its maximum or without its
 sum, the mixture m + log2 l, and an offset. A part without keys must be the identity of the merge.
 
-Tolerance: u·(|m| + 1 + 3·ln l) + E_l and the error of the scores (``numerics.bounds.attention_error_bound``);
+Tolerance: u·(|m| + 1 + 3·ln l) + E_l and the error of the scores (``numerics.attention_error_bound``);
 for a merged output, the bounds of the three calls and, to first order, w_a·w_b·|o_a − o_b| times the two
 errors of the lse, for which the factor 2 leaves room.
 

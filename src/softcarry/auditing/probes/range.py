@@ -169,7 +169,7 @@ def _moved_scores(examination, reach):
 
 def _coarse_scores(comparison, v, head):
     """Name the format whose rounding of the scores gives an error of the size seen, or None."""
-    from softcarry.numerics.formats import formats
+    from softcarry.numerics._formats import formats
 
     seen = np.abs(comparison.error[0, head]).max()
     for name in ("bfloat16", "float16"):

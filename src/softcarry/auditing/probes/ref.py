@@ -13,7 +13,7 @@ Conclusion
     reference in the same dtype. And the probe tests its own power: zeros, shuffled keys, a dropped last key
     and a forgotten rescale must all be beyond the bound on these data, or it says that it is blind.
 Tolerance
-    The master bound, componentwise (``numerics.bounds.attention_error_bound``); ratio 2 for the warning.
+    The master bound, componentwise (``numerics.attention_error_bound``); ratio 2 for the warning.
 Source
     Dao et al., FlashAttention, 2022, and its test suite (the ratio); Qiu and Yao, arXiv:2510.04212, 2025
     (bias from a repeated maximum); KernelBench#165 (an absolute tolerance that all zeros pass).

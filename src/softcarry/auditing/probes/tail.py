@@ -171,7 +171,7 @@ def problem(examination, shape):
 
 
 def _wide(name):
-    from softcarry.numerics.formats import get_format
+    from softcarry.numerics._formats import get_format
 
     return get_format(name).mantissa_bits >= 23
 

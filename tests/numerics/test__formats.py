@@ -336,8 +336,8 @@ def test_an_unknown_mode_lists_the_known_ones():
 def test_modes_are_those_of_the_compiled_code():
     from typing import get_args
 
+    from softcarry.numerics._formats import RoundingMode
     from softcarry.numerics._rounding import MODES
-    from softcarry.numerics.formats import RoundingMode
 
     assert get_args(RoundingMode) == tuple(MODES)
 
@@ -373,7 +373,7 @@ def test_importing_the_module_leaves_the_table_in_place():
 
     import softcarry.numerics
 
-    importlib.import_module("softcarry.numerics.formats")
+    importlib.import_module("softcarry.numerics._formats")
     assert softcarry.numerics.formats is formats
 
 
