@@ -13,31 +13,18 @@ from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 from softcarry._version import __version__
 from softcarry.cli._console import output, report_error
 from softcarry.cli._help import HelpPages
+from softcarry.cli._status import BROKEN_PIPE, CANNOT_RUN, INTERRUPTED, NOTHING_FOUND
 from softcarry.errors import SoftcarryError
 
-NOTHING_FOUND, FINDINGS, CANNOT_RUN = 0, 1, 2
-INTERRUPTED, BROKEN_PIPE = 130, 141
-"""What a shell reports for a process that SIGINT or SIGPIPE ended."""
-
-app = App(
-    name="softcarry",
-    help=(
-        "The carry of softmax attention: watch it, see where a format stops being accurate, and audit "
-        "attention kernels."
-    ),
-    help_epilogue=(
-        "Exit status: 0 nothing found, 1 findings, 2 wrong usage or cannot run.\n"
-        "Every command takes --debug, which shows the traceback of an error."
-    ),
-    help_format="plaintext",
-    help_formatter=HelpPages(),
-    version=__version__,
-    default_parameter=Parameter(negative=""),
-    suppress_keyboard_interrupt=False,
-)
-_COMMANDS = ("audit", "subjects", "plan", "trace", "stagnation", "envelope")
-for _command in _COMMANDS:
-    app.command(f"softcarry.cli.{_command}:{_command}", name=_command)
+_COMMANDS = {
+    "audit": "Audit attention kernels, seen only through calls.",
+    "subjects": "List the kernels that can be audited by name, and whether they are installed.",
+    "plan": "Say which key blocks keep the error of a carry within a tolerance, and why.",
+    "trace": "Show the carry of one row step by step, beside the sum it stands for.",
+    "stagnation": "Measure running sums: where a format stops adding, and what a tree saves.",
+    "envelope": "Measure the error of a carry against n/Bc, the number of its updates.",
+}
+"""The commands and the first lines of their docstrings: read from there, a list would load every command."""
 
 
 def main(tokens: Sequence[str] | None = None) -> int:
@@ -66,11 +53,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
             # A terminal of an old encoding shows "?" for a block character rather than failing.
             stream.reconfigure(errors="replace")
     try:
-        if not set(arguments) & set(_COMMANDS):
-            # The list of commands shows their first lines, and cyclopts knows those of loaded commands only.
-            for command in _COMMANDS:
-                app[command]
-        status = app(
+        status = _application(listed=not set(arguments) & set(_COMMANDS))(
             arguments,
             console=output(),
             exit_on_error=False,
@@ -94,6 +77,29 @@ def main(tokens: Sequence[str] | None = None) -> int:
         report_error(_message(error))
         return CANNOT_RUN
     return status if isinstance(status, int) else NOTHING_FOUND
+
+
+def _application(*, listed: bool) -> App:
+    """Return the parser; with ``listed`` its commands show one line each, and are not loaded for it."""
+    app = App(
+        name="softcarry",
+        help=(
+            "The carry of softmax attention: watch it, see where a format stops being accurate, and audit "
+            "attention kernels."
+        ),
+        help_epilogue=(
+            "Exit status: 0 nothing found, 1 findings, 2 wrong usage or cannot run.\n"
+            "Every command takes --debug, which shows the traceback of an error."
+        ),
+        help_format="plaintext",
+        help_formatter=HelpPages(),
+        version=__version__,
+        default_parameter=Parameter(negative=""),
+        suppress_keyboard_interrupt=False,
+    )
+    for command, line in _COMMANDS.items():
+        app.command(f"softcarry.cli.{command}:{command}", name=command, **({"help": line} if listed else {}))
+    return app
 
 
 def _without_debug(tokens: Sequence[str]) -> tuple[list[str], bool]:

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from softcarry.cli._console import output, progress, remarks, report_error, write_json
 from softcarry.cli._options import AsJson, Whole
+from softcarry.cli._status import FINDINGS, NOTHING_FOUND
 from softcarry.errors import SoftcarryError, SubjectError
 
 if TYPE_CHECKING:
@@ -132,8 +133,6 @@ def _audit_all(subjects, checks, dtypes, seed) -> "tuple[list[Report], list[Soft
 
 
 def _status(reports: "Sequence[Report]", fail_on: str) -> int:
-    from softcarry.cli import FINDINGS, NOTHING_FOUND
-
     counted = ("error",) if fail_on == "error" else ("error", "warning")
     found = any(
         finding.severity in counted

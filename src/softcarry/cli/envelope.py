@@ -16,6 +16,7 @@ from softcarry.cli._console import (
     write_svg,
 )
 from softcarry.cli._options import AsJson, Distribution, Rows, Seed, SvgFile, Whole
+from softcarry.cli._status import NOTHING_FOUND
 
 if TYPE_CHECKING:
     from softcarry.numerics.experiments import Envelope
@@ -74,7 +75,7 @@ def envelope(
         from softcarry.report.figures import envelope_svg
 
         write_svg(svg, envelope_svg(measured))
-    return 0
+    return NOTHING_FOUND
 
 
 def _show(measured: "Envelope") -> None:

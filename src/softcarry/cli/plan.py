@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from softcarry.cli._console import output, paragraph, ratio, table, write_json
 from softcarry.cli._options import AsJson, Whole, whole_numbers
+from softcarry.cli._status import FINDINGS, NOTHING_FOUND
 
 if TYPE_CHECKING:
     from softcarry.numerics.planning import Plan
@@ -64,7 +65,7 @@ def plan(
         write_json({"schema": "softcarry.plan/1", **fields, "safe_key_blocks": made.safe_key_blocks})
     else:
         _show(made)
-    return 0 if made.safe_key_blocks else 1
+    return NOTHING_FOUND if made.safe_key_blocks else FINDINGS
 
 
 def _show(made: "Plan") -> None:

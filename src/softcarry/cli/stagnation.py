@@ -16,6 +16,7 @@ from softcarry.cli._console import (
     write_svg,
 )
 from softcarry.cli._options import AsJson, Distribution, Distributions, Formats, Rows, Seed, SvgFile, Whole
+from softcarry.cli._status import NOTHING_FOUND
 
 if TYPE_CHECKING:
     from softcarry.numerics.experiments import SumCurve
@@ -82,7 +83,7 @@ def stagnation(
         from softcarry.report.figures import stagnation_svg
 
         write_svg(svg, stagnation_svg(curves))
-    return 0
+    return NOTHING_FOUND
 
 
 def _show(curves: "list[SumCurve]") -> None:

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from softcarry.cli._console import output, table, write_json
 from softcarry.cli._options import AsJson
+from softcarry.cli._status import NOTHING_FOUND
 
 
 def subjects(*, json: AsJson = False) -> int:
@@ -29,7 +30,7 @@ def subjects(*, json: AsJson = False) -> int:
             for entry in KNOWN.values()
         ]
         write_json({"schema": "softcarry.subjects/1", "subjects": listed})
-        return 0
+        return NOTHING_FOUND
     grid = table("subject", "available", "what", left=("subject", "available", "what"))
     for entry in KNOWN.values():
         what = f"{entry.summary} ({', '.join(entry.dtypes)})"
@@ -38,4 +39,4 @@ def subjects(*, json: AsJson = False) -> int:
         grid.add_row(entry.name, "yes" if entry.available else "no", what)
     output().print(grid)
     output().print("Your own: softcarry audit module:function")
-    return 0
+    return NOTHING_FOUND

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from softcarry.cli._console import output, paragraph, ratio, table, write_json
 from softcarry.cli._options import AsJson, Whole
+from softcarry.cli._status import NOTHING_FOUND
 from softcarry.errors import OptionError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def trace(
         write_json({"schema": "softcarry.trace/1", **row.to_dict()})
     else:
         _show(row)
-    return 0
+    return NOTHING_FOUND
 
 
 def _vectors(words: list[str] | None) -> Any:
