@@ -23,9 +23,7 @@ def test_import_loads_nothing_heavy():
 
 
 def test_every_public_module_name_is_lazy():
-    assert (
-        heavy_modules_after("import softcarry as sc; dir(sc); sc.numerics; sc.Carry") == set()
-    )
+    assert heavy_modules_after("import softcarry as sc; dir(sc); sc.numerics; sc.Carry") == set()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["audit", "--help"], ["plan", "--help"]])

@@ -155,7 +155,9 @@ def test_it_takes_arrays_and_numpy_scalars():
         (["2", "5"], "yielded str"),
         ([1j], "yielded complex"),
         ([None], "yielded NoneType"),
-        ([10**400], "yielded int"),
+        ([10**400], "yielded a number beyond its largest: scale it"),
+        (bytearray(b"25"), "got bytearray"),
+        ([bytearray(b"2")], "yielded bytearray"),
         (np.zeros((2, 1)), "yielded ndarray: flatten"),
     ],
 )

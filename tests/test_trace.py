@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -135,7 +136,7 @@ def test_nan_and_infinity_spoil_the_row_from_their_step_on(bad, note):
     assert all(math.isnan(step.l) and math.isnan(step.output[0]) for step in trace.steps[1:])
     assert trace[1].note == note
     assert trace[2].note == trace[3].note == ""
-    assert math.isnan(trace.final.lse)
+    assert math.isnan(trace.final.l)
     assert math.isnan(trace[2].error)
 
 
@@ -211,6 +212,11 @@ def test_scores_of_every_real_type_are_taken(kind):
     assert recurrence(row).final.m == 7.0
 
 
+def test_numbers_that_numpy_keeps_as_objects_are_taken():
+    assert recurrence([2**70, 0]).final.m == 2.0**70
+    assert recurrence([Fraction(1, 2)], [Fraction(3, 4)]).final.output == (0.75,)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
@@ -218,7 +224,13 @@ def test_scores_of_every_real_type_are_taken(kind):
         (([1.0, 2.0], [1.0]), {}, ShapeError, r"values must be one for each of the 2 scores.*got 1 values"),
         (([1.0, 2.0], [[[1.0]], [[2.0]]]), {}, ShapeError, r"got shape \(2, 1, 1\)"),
         (([1.0, 2.0], [[1.0], [1.0, 2.0]]), {}, ShapeError, "rows of one length; got a ragged sequence"),
-        ((["2", "5"],), {}, DTypeError, "scores must be real numbers; got str"),
+        ((["2", "5"],), {}, DTypeError, "scores must be real numbers; got text"),
+        (([1.0, None],), {}, DTypeError, "scores must be real numbers; got NoneType"),
+        ((iter([1.0]),), {}, DTypeError, "scores must be real numbers; got list_iterator"),
+        (([2**70, True],), {}, DTypeError, "scores must be real numbers; got bool"),
+        (([10**400],), {}, DTypeError, "got a number beyond its largest; scale it"),
+        ((np.ma.array([1.0, 9.0], mask=[False, True]),), {}, DTypeError, "got a masked one; fill it first"),
+        (([1.0], np.ma.array([1.0])), {}, DTypeError, "values must be a plain array"),
         (([1j],), {}, DTypeError, "scores must be real numbers; got complex128"),
         (([True],), {}, DTypeError, "scores must be real numbers; got bool"),
         (([1.0],), {"block": 0}, OptionError, "block is a whole number of at least 1; got 0"),
@@ -230,3 +242,13 @@ def test_scores_of_every_real_type_are_taken(kind):
 def test_bad_input_is_named(arguments, options, error, message):
     with pytest.raises(error, match=message):
         recurrence(*arguments, **options)
+
+
+def test_the_lse_of_a_row_with_plus_infinity_is_that_of_the_carry():
+    import numpy as np
+
+    from softcarry.carry import Carry
+
+    scores = [np.inf, 3.0]
+    assert recurrence(scores).final.lse == float(Carry.of(np.array(scores)).lse) == np.inf
+    assert np.isnan(recurrence([np.inf, np.nan]).final.lse)

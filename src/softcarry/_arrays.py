@@ -50,12 +50,21 @@ def array_namespace(*arrays: Array | None) -> Namespace:
     'array_api_compat.numpy'
     """
     present = [array for array in arrays if array is not None]
+    if not present:
+        msg = "expected an array of NumPy, torch, JAX or another array-API library, got None"
+        raise DTypeError(msg)
     for array in present:
         if not (hasattr(array, "dtype") and hasattr(array, "shape")):
             msg = (
                 f"expected an array of NumPy, torch, JAX or another array-API library, got "
                 f"{type(array).__name__}: wrap it, for example in numpy.asarray"
             )
+            raise DTypeError(msg)
+        if isinstance(array, np.ma.MaskedArray):
+            msg = "expected a plain array, got a masked one: fill it first, scores with −inf, values with 0"
+            raise DTypeError(msg)
+        if isinstance(array, np.matrix):
+            msg = "expected a plain array, got a numpy.matrix, which never loses an axis: use numpy.asarray"
             raise DTypeError(msg)
     try:
         return array_api_compat.array_namespace(*present)

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +45,9 @@ class Moments:
 
     Notes
     -----
-    A NaN makes the mean and m2 of its row NaN. An infinity makes the mean infinite or NaN, and m2 NaN. No row
-    touches another. Merging with empty moments changes no bit whatever they hold; two moments commute to the
-    bit.
+    A NaN makes the mean and m2 of its row NaN. An infinity makes the mean infinite or NaN, and m2 NaN; so do
+    finite numbers whose sum overflows. No row touches another. Merging with empty moments changes no bit
+    whatever they hold; two moments commute to the bit.
 
     Rounding. With u the unit roundoff, n numbers and K merges in any grouping, to first order, the mean is
     within (n + 4·K)·u·max|x| and m2 within (n + 8 + 6·K)·u·m2 + 2·K·(n + 4·K)·u·max|x|·√(n·m2). Under a
@@ -131,7 +132,7 @@ class Moments:
         Raises
         ------
         ShapeError, DTypeError
-            If an axis does not exist, or x is not real floating point.
+            If an axis does not exist or comes twice, a sequence is ragged, or x is not real floating point.
 
         Examples
         --------
@@ -142,15 +143,11 @@ class Moments:
         if isinstance(x, float) and not isinstance(x, np.generic):
             return cls(1, x, 0.0 if math.isfinite(x) else math.nan)
         if isinstance(x, list | tuple):
-            x = np.asarray(x)
+            x = _array_of(x)
         xp = array_namespace(x)
         require_floating("x", x.dtype)
         x = convert(xp, x, working_dtype(xp, x.dtype))
-        axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        if not all(-x.ndim <= a < x.ndim for a in axes):
-            msg = f"axis {axis} does not exist in x of shape {tuple(x.shape)}: x has {x.ndim} axes"
-            raise ShapeError(msg)
-        axes = tuple(sorted({a % x.ndim for a in axes}))
+        axes = _axes(tuple(x.shape), axis)
         count = math.prod(x.shape[a] for a in axes)
         if count == 0:
             return cls.empty(tuple(n for a, n in enumerate(x.shape) if a not in axes), like=x)
@@ -194,18 +191,53 @@ class Moments:
         ddof : int
             0 for the variance of the numbers themselves, 1 for the unbiased estimate from a sample.
 
+        Raises
+        ------
+        OptionError
+            If ddof is no number.
+
         Examples
         --------
         >>> import softcarry as sc
         >>> float(sc.Moments.of([1.0, 2.0, 6.0]).variance(ddof=1))
         7.0
         """
+        if not isinstance(ddof, int | float | np.number):
+            msg = f"ddof must be a number, such as 0 or 1, got {ddof!r}"
+            raise OptionError(msg)
         degrees = self.count - ddof
         return self.m2 / degrees if degrees > 0 else self.m2 * math.nan
 
     def std(self, ddof: int = 0) -> Array:
         """Return the square root of `variance`."""
         return self.variance(ddof) ** 0.5
+
+
+def _array_of(numbers: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.asarray(numbers)
+    except ValueError as error:
+        msg = "x must be numbers in rows of one length, got a ragged sequence: make the rows equal"
+        raise ShapeError(msg) from error
+
+
+def _axes(shape: tuple[int, ...], axis: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """Return axes counted from 0, rising."""
+    count = len(shape)
+    if axis is None:
+        return tuple(range(count))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(a, int | np.integer) and not isinstance(a, bool) for a in axes):
+        msg = f"axis must be an integer, a tuple of them or None, got {axis!r}: None takes all axes"
+        raise ShapeError(msg)
+    if not all(-count <= a < count for a in axes):
+        msg = f"axis {axis} does not exist in x of shape {shape}, which has {count}: pass None for all"
+        raise ShapeError(msg)
+    chosen = tuple(sorted({int(a) % count for a in axes}))
+    if len(chosen) < len(axes):
+        msg = f"axis {axis} names an axis twice: name it once"
+        raise ShapeError(msg)
+    return chosen
 
 
 def _merge_two(a: Moments, b: Moments) -> Moments:

@@ -7,6 +7,8 @@ from typing import Literal
 from softcarry.carry._checks import require_base
 from softcarry.errors import DTypeError
 
+_TEXT = (str, bytes, bytearray)
+
 
 def online_normalizer(iterable: Iterable[float], *, base: Literal["e", "2"] = "e") -> tuple[float, float]:
     """Return the maximum m of a row and the sum l of e^(s − m) over its scores, read one at a time.
@@ -61,7 +63,7 @@ def online_normalizer(iterable: Iterable[float], *, base: Literal["e", "2"] = "e
 
 def _scores(iterable: Iterable[float]) -> Iterator[float]:
     try:
-        if isinstance(iterable, str | bytes):
+        if isinstance(iterable, _TEXT):
             raise TypeError
         scores = iter(iterable)
     except TypeError as error:
@@ -69,10 +71,16 @@ def _scores(iterable: Iterable[float]) -> Iterator[float]:
         raise DTypeError(msg) from error
     for score in scores:
         try:
-            if isinstance(score, str | bytes) or getattr(score, "shape", ()) != ():
+            if isinstance(score, _TEXT) or getattr(score, "shape", ()) != ():
                 raise TypeError
             number = float(score)
-        except (TypeError, ValueError, OverflowError) as error:
+        except OverflowError as error:
+            msg = (
+                "online_normalizer computes in float64, the iterable yielded a number beyond its largest: "
+                "scale it, or pass infinity"
+            )
+            raise DTypeError(msg) from error
+        except (TypeError, ValueError) as error:
             msg = (
                 f"online_normalizer takes real numbers one at a time, the iterable yielded "
                 f"{type(score).__name__}: flatten or convert it"

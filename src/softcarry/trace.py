@@ -1,6 +1,7 @@
 """The recurrence of the carry, one step at a time, with the sum it stands for beside it."""
 
 import math
+import numbers
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -235,8 +236,8 @@ def _trace(
             )
         )
     m, l = state.m, state.l
-    # A row that met NaN or +inf has a NaN here by the same formula.
-    lse = m + (math.log(l) if l > 0.0 else -math.inf if l == 0.0 else math.nan)
+    # As for a Carry: a NaN makes the lse NaN, by the formula; a score of +inf makes l NaN and the lse +inf.
+    lse = math.inf if m == math.inf else m + (math.log(l) if l > 0.0 else -math.inf if l == 0.0 else math.nan)
     weights = _tuple(_divide(_terms(scores, m), l))
     name = "float64" if fmt is None else fmt.name
     return Trace(tuple(steps), Final(m, l, lse, weights, _output(state, form)), block, name, form)
@@ -303,22 +304,35 @@ def _tuple(x: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(x.tolist())
 
 
-def _real(name: str, numbers: ArrayLike) -> NDArray[np.float64]:
+def _real(name: str, given: ArrayLike) -> NDArray[np.float64]:
+    if isinstance(given, np.ma.MaskedArray):
+        msg = f"{name} must be a plain array; got a masked one; fill it first, scores with −inf"
+        raise DTypeError(msg)
     try:
-        array = np.asarray(numbers)
+        array = np.asarray(given)
     except ValueError:
         msg = f"{name} must be numbers in rows of one length; got a ragged sequence; make the rows equal"
         raise ShapeError(msg) from None
     except (TypeError, RuntimeError):
-        msg = f"{name} must be real numbers; got {type(numbers).__name__}; convert them to a float64 array"
+        msg = f"{name} must be real numbers; got {type(given).__name__}; convert them to a float64 array"
         raise DTypeError(msg) from None
     if array.size == 0:
         return array.astype(np.float64)
-    # Kind "V" is how NumPy sees the types of ml_dtypes, which convert; structured types do not.
-    if array.dtype.kind not in "iuf" and not (array.dtype.kind == "V" and array.dtype.names is None):
-        msg = f"{name} must be real numbers; got {array.dtype.name}; convert them to float64"
+    if array.dtype == object:
+        strange = [x for x in array.flat if not isinstance(x, numbers.Real) or isinstance(x, bool)]
+        kind = type(strange[0]).__name__ if strange else ""
+    else:
+        # Kind "V" is how NumPy sees the types of ml_dtypes, which convert; structured types do not.
+        real = array.dtype.kind in "iuf" or (array.dtype.kind == "V" and array.dtype.names is None)
+        kind = "" if real else "text" if array.dtype.kind in "US" else array.dtype.name
+    if kind:
+        msg = f"{name} must be real numbers; got {kind}; convert them to float64"
         raise DTypeError(msg)
-    return array.astype(np.float64)
+    try:
+        return array.astype(np.float64)
+    except OverflowError:
+        msg = f"{name} must fit in float64; got a number beyond its largest; scale it, or use infinity"
+        raise DTypeError(msg) from None
 
 
 def _values(values: ArrayLike, count: int) -> NDArray[np.float64]:

@@ -191,6 +191,27 @@ def test_wrong_kinds_of_arguments():
         old.decode(output, np.zeros((1, 2, 3), np.float32), cu_seqlens=[0, 4])
     with pytest.raises(OptionError, match="needs an o"):
         flashinfer.encode(sc.Carry.empty((2, 4)))
+    with pytest.raises(OptionError, match="encode takes a Carry, got tuple: make one"):
+        flashinfer.encode((output, lse))
+    for missing in ((None, lse), (output, None)):
+        with pytest.raises(DTypeError, match=r"expected an array .*got None"):
+            flashinfer.decode(*missing)
+    with pytest.raises(DTypeError, match="got None"):
+        sc.conventions["pallas-decode"].decode(output, (None, lse))
+    with pytest.raises(DTypeError, match=r"dtype must be real floating point .*got int32"):
+        flashinfer.encode(flashinfer.decode(output, lse), dtype=np.int32)
+    with pytest.raises(DTypeError, match="dtype must be one of numpy, the carry's library, got 'half-float'"):
+        flashinfer.encode(flashinfer.decode(output, lse), dtype="half-float")
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_dtype_of_another_library_is_refused_by_name(name):
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    one = torch.zeros if name == "torch" else jax.numpy.zeros
+    carry = sc.conventions["flashinfer"].decode(one((4, 2, 3)), one((4, 2)))
+    dtype = jax.numpy.float16 if name == "torch" else torch.float16
+    with pytest.raises(DTypeError, match=f"dtype must be one of {name}, the carry's library"):
+        sc.conventions["flashinfer"].encode(carry, dtype=dtype)
 
 
 # Whether the rows known to be empty are marked, and what that makes of each ambiguous value.

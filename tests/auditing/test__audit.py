@@ -83,6 +83,17 @@ def test_what_a_probe_records_reaches_the_report(probes):
     assert report.skipped[0].what == "part"
 
 
+@pytest.mark.usefixtures("probes")
+def test_a_kernel_that_writes_to_its_inputs_is_found_out():
+    def in_place(q, k, v):
+        q *= np.float32(q.shape[-1] ** -0.5)
+        return plain(q, k, v)
+
+    fact = sc.audit(in_place).profile["float32"]["inputs written to"]
+    assert fact.value == ["q"]
+    assert "inputs written to" not in sc.audit(plain).profile["float32"]
+
+
 def test_a_fault_of_a_probe_is_not_hidden(probes):
     def broken(examination):
         raise ZeroDivisionError
@@ -102,7 +113,11 @@ def test_skip_leaves_checks_out(probes):
     [
         ({"only": "EMTPY"}, ("EMPTY, LSE", "'EMTPY'", "did you mean 'EMPTY'?")),
         ({"only": "LSE", "skip": "LSE"}, ("no check is left",)),
+        ({"only": 3}, ("check", "EMPTY, LSE", "got 3")),
         ({"dtypes": "float8"}, ("dtype", "bfloat16", "'float8'")),
+        ({"dtypes": ()}, ("no dtype is left", "bfloat16")),
+        ({"dtypes": 3}, ("dtype", "bfloat16", "got 3")),
+        ({"progress": 3}, ("progress", "int")),
         ({"seed": -1}, ("seed", "-1")),
         ({"seed": 0.5}, ("seed", "0.5")),
         ({"contract": {"lse": "-inf"}}, ("lse_empty", "'lse'")),

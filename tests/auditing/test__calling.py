@@ -77,6 +77,30 @@ def test_tokens_before_heads():
     close(calling(q, k, v, causal=True), oracle.attention(q, k, v, causal=True))
 
 
+def heads_last(q, k, v):
+    return np.swapaxes(plain(*(np.swapaxes(x, 1, 2) for x in (q, k, v))), 1, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kernel", "declared", "right"), [(heads_last, "bhtd", "bthd"), (plain, "bthd", "bhtd")]
+)
+def test_the_other_layout_is_named(kernel, declared, right, dtype):
+    assert prepare(Subject(kernel, arrays="numpy", layout=right), dtype).library == "numpy"
+    with pytest.raises(SubjectError, match=rf"declare Subject\(kernel, layout='{right}'\)"):
+        prepare(Subject(kernel, arrays="numpy", layout=declared), dtype)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, math.nan, math.inf])
+def test_a_wrong_kernel_is_not_taken_for_one_of_the_other_layout(value):
+    assert prepare(Subject(lambda q, k, v: np.full_like(q, value)), "float32").library == "numpy"
+
+
+def test_a_list_of_two_arrays_is_a_pair():
+    q, k, v = problem()
+    close(prepare(Subject(lambda *x: list(TwoPass()(*x))), "float32")(q, k, v), oracle.attention(q, k, v))
+
+
 def test_an_lse_declared_base_two_is_converted():
     kernel = TwoPass(lse=lambda m, total, scale: (m + np.log(total)) / math.log(2.0))
     q, k, v = problem()
@@ -147,6 +171,14 @@ def test_an_undeclared_kernel_that_fails_names_every_library():
     assert all(f"{library} arrays" in str(caught.value) for library in ("torch", "numpy", "jax"))
 
 
+def test_a_reason_that_every_library_gives_is_given_once():
+    with pytest.raises(SubjectError) as caught:
+        prepare(Subject(lambda q, k, v: None), "float32")
+    message = str(caught.value)
+    assert message.count("NoneType") == 1
+    assert all(f"{library} arrays" in message for library in ("torch", "numpy", "jax"))
+
+
 def test_a_later_call_may_raise_or_go_wrong():
     def kernel(q, k, v):
         if k.shape[2] == 5:
@@ -159,6 +191,14 @@ def test_a_later_call_may_raise_or_go_wrong():
         calling(q, k, v)
     with pytest.raises(MalformedResultError, match=r"shape \(1, 1\) where \(1, 2, 3, 4\)"):
         calling(q, k[:, :, :4], v[:, :, :4])
+
+
+def test_a_later_call_may_return_more():
+    def kernel(q, k, v):
+        return plain(q, k, v) if k.shape[2] == 64 else (plain(q, k, v),) * 3
+
+    with pytest.raises(MalformedResultError, match="a tuple of 3"):
+        prepare(Subject(kernel), "float32")(*problem())
 
 
 def test_interrupting_is_not_the_kernels_error():

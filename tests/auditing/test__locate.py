@@ -59,6 +59,9 @@ def test_subjects_and_callables_are_taken_as_they_are():
         ("lacking_kernels:kernel", ("raised ModuleNotFoundError", "no_such_library")),
         ("own_kernels:", ("module:function",)),
         (":kernel", ("module:function",)),
+        ("own_kernels.py:kernel", ("not by a file", " own_kernels:kernel names it")),
+        ("folder/own_kernels.py:kernel", ("not by a file", " own_kernels:kernel names it")),
+        ("./own_kernels.py", ("not by a file", " own_kernels:function names it")),
     ],
 )
 def test_what_is_not_there_is_one_clear_line(spec, words):

@@ -53,6 +53,12 @@ def test_an_option_that_is_lacking_is_skipped_and_refused():
     assert examination.verdict.outcome == "skip"
 
 
+def test_a_signature_that_leaves_options_open_is_not_said_to_lack_them():
+    examination = examination_of(lambda q, k, v, **options: plain(q, k, v))
+    with pytest.raises(CaseRefused, match=r"its signature names no mask; declare Subject\(options=...\)"):
+        examination.call(*arrays(), mask=np.ones((2, 3), bool))
+
+
 def test_a_kernel_that_raises_is_skipped_and_one_that_is_malformed_fails():
     def kernel(q, k, v):
         if k.shape[2] == 3:
@@ -67,7 +73,14 @@ def test_a_kernel_that_raises_is_skipped_and_one_that_is_malformed_fails():
     assert examination.findings == []
     with pytest.raises(CaseRefused):
         examination.call(*arrays(tk=4))
-    assert examination.findings[0].message == "malformed result: the output is of type NoneType, not an array"
+    with pytest.raises(CaseRefused):
+        examination.call(*arrays(tk=5))
+    assert [(f.message, f.evidence) for f in examination.findings] == [
+        (
+            "malformed result: the output is of type NoneType, not an array",
+            {"call": "q (1, 1, 2, 4), k (1, 1, 4, 4), v (1, 1, 4, 4)", "malformed results": 2},
+        )
+    ]
     assert examination.verdict.outcome == "fail"
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from softcarry.auditing.subject import Subject
 from softcarry.errors import OptionError, SoftcarryError, SubjectError
+from softcarry.numerics import CarryModel
 
 
 def ours(q, k, v, *, mask=None, causal=False, scale=None): ...
@@ -26,6 +27,20 @@ class Kernel:
     def method(self, q, k, v, causal=False): ...
 
 
+class Compiled(Kernel):
+    """Without a signature that can be read, as torch's own functions are."""
+
+    __signature__ = "none"
+
+
+class Module:
+    """Called as torch.nn.Module is."""
+
+    def __call__(self, *args, **keywords): ...
+
+    def forward(self, q, k, v, mask=None): ...
+
+
 @pytest.mark.parametrize(
     ("kernel", "keywords"),
     [
@@ -35,6 +50,7 @@ class Kernel:
         (anything, {}),
         (Kernel(), {"mask": "mask"}),
         (Kernel().method, {"causal": "causal"}),
+        (Module(), {"mask": "mask"}),
         (functools.partial(ours, scale=1.0), {"mask": "mask", "causal": "causal", "scale": "scale"}),
         (print, {}),
     ],
@@ -64,10 +80,25 @@ def test_one_dtype_may_be_a_string():
 
 
 def test_a_carry_may_be_declared_for_each_dtype():
-    subject = Subject(ours, carry={"bfloat16": "narrow"})
-    assert subject.carry_in("bfloat16") == "narrow"
+    narrow = CarryModel(l_format="bfloat16")
+    subject = Subject(ours, carry={"bfloat16": narrow})
+    assert subject.carry_in("bfloat16") is narrow
     assert subject.carry_in("float32") is None
-    assert Subject(ours, carry="same").carry_in("float32") == "same"
+    assert Subject(ours, carry=narrow).carry_in("float32") is narrow
+
+
+@pytest.mark.parametrize(
+    ("subject", "more"),
+    [
+        (Subject(ours), False),
+        (Subject(anything), True),
+        (Subject(Compiled()), True),
+        (Subject(Module()), False),
+        (Subject(anything, options=["mask"]), False),
+    ],
+)
+def test_a_signature_may_leave_options_open(subject, more):
+    assert subject.may_take_more is more
 
 
 @pytest.mark.parametrize(
@@ -80,6 +111,13 @@ def test_a_carry_may_be_declared_for_each_dtype():
         ({"lse": "10"}, ("lse", "'2'", "'10'")),
         ({"causal": "left"}, ("causal", "'top-left'", "'left'")),
         ({"options": ["window"]}, ("option", "'mask'", "'window'")),
+        ({"options": 3}, ("options", "strings", "3")),
+        ({"options": {"mask": 3}}, ("options", "strings", "3")),
+        ({"dtypes": 3}, ("dtypes", "strings", "3")),
+        ({"name": 3}, ("name", "string", "int")),
+        ({"carry": "narrow"}, ("carry", "CarryModel", "str")),
+        ({"carry": {"float32": "narrow"}}, ("carry", "CarryModel", "str")),
+        ({"carry": {"int8": CarryModel()}}, ("dtype in the carry", "'float16'", "'int8'")),
     ],
 )
 def test_unknown_arguments_are_refused_in_one_line(arguments, words):
@@ -93,4 +131,6 @@ def test_unknown_arguments_are_refused_in_one_line(arguments, words):
 def test_what_is_not_callable_is_refused():
     with pytest.raises(SubjectError, match="got int"):
         Subject(3)
+    with pytest.raises(SubjectError, match="got the class Kernel: hand over an instance"):
+        Subject(Kernel)
     assert issubclass(SubjectError, SoftcarryError)

@@ -64,6 +64,20 @@ CASES = {
     "ragged two axes": (lambda: merge_ragged(C, [[0, 2]]), ShapeError, r"got \(1, 2\)"),
     "ragged nothing": (lambda: merge_ragged(C, np.zeros(0, int)), ShapeError, r"got \(0,\)"),
     "ragged text": (lambda: merge_ragged(C, "02"), SoftcarryError, "indptr"),
+    "ragged objects": (
+        lambda: merge_ragged(C, np.array([0, 2], dtype=object)),
+        DTypeError,
+        "integers, got object",
+    ),
+    "ragged scalar": (lambda: merge_ragged(C, np.int64(2)), ShapeError, r"got \(\): begin it with 0"),
+    "score None": (lambda: C.logprob(None), DTypeError, "expected an array .*got None"),
+    "a matrix": (lambda: Carry.of(np.zeros((2, 2)).view(np.matrix)), DTypeError, "got a numpy.matrix"),
+    "bound beyond float32": (
+        lambda: Carry.of(F.astype(np.float32), bound=1e39),
+        OptionError,
+        "finite in float32 .*a number that overflows",
+    ),
+    "bound beyond float64": (lambda: Carry.of(F, bound=10**400), OptionError, "finite in float64"),
     "ragged uneven": (lambda: merge_ragged(C, [[0], [1, 2]]), OptionError, "array of known integers"),
 }
 
@@ -98,3 +112,11 @@ def test_traced_indptr_is_refused():
     c = Carry.of(jax.numpy.zeros((3, 2)))
     with pytest.raises(OptionError, match="do not trace it"):
         jax.jit(lambda i: merge_ragged(c, i).l)(jax.numpy.array([0, 3]))
+
+
+def test_nothing_and_masked_arrays_are_refused_by_name():
+    with pytest.raises(DTypeError, match=r"expected an array.*got None"):
+        Carry.of(None)
+    masked = np.ma.array([1.0, 1e9], mask=[False, True])
+    with pytest.raises(DTypeError, match="got a masked one: fill it first"):
+        Carry.of(masked)

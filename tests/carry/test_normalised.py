@@ -95,4 +95,6 @@ def test_forms_do_not_mix():
         NormalisedCarry.from_carry(Carry.of(np.array([1.0])))
     with pytest.raises(ShapeError, match="output"):
         NormalisedCarry(np.zeros(2), np.zeros(2), np.zeros((3, 1)))
+    with pytest.raises(OptionError, match="from_carry takes a Carry, got NoneType: make one"):
+        NormalisedCarry.from_carry(None)
     assert n.__or__(c) is NotImplemented

@@ -94,6 +94,12 @@ def test_nan_and_infinity_stay_in_their_group():
     np.testing.assert_equal(merged.o[:, 0], [np.nan, 5, np.nan])
 
 
+def test_index_arrays_of_the_other_byte_order_are_read():
+    scores = np.array([[2.0, 5.0], [1.0, 7.0], [0.0, 0.0]])
+    other = np.array([0, 2, 3]).astype(np.dtype(np.int32).newbyteorder())
+    assert merge_ragged(Carry.of(scores), other).m.tolist() == [7.0, 0.0]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_groups_and_no_partials(name):
     lib = library(name)

@@ -65,6 +65,12 @@ def test_numbers_are_never_cut(monkeypatch, capsys):
     assert "1234567890" in capsys.readouterr().out
 
 
+def test_an_unknown_width_is_80(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "0")
+    _console.paragraph("word " * 40)
+    assert 70 < max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 class Impatient:
     """A timer that is over as soon as it starts."""
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from softcarry.cli import main
 SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
 
 SOURCE = """
+import os
 import numpy as np
 from mutants import TwoPass, plain
 
@@ -25,6 +27,11 @@ lse_zero = TwoPass(empty_lse=0.0)
 
 def raises(q, k, v):
     raise RuntimeError("out of luck")
+
+def talks(q, k, v):
+    print("said in Python")
+    os.write(1, b"said below it\\n")
+    return plain(q, k, v)
 
 def wrong_shape(q, k, v):
     return np.zeros(3, np.float32)
@@ -91,6 +98,22 @@ def test_json_follows_the_schema_and_is_all_there_is(capsys):
     assert all(violations(report, SCHEMA_FILE) == [] for report in content["reports"])
 
 
+@pytest.mark.usefixtures("own_folder")
+def test_options_may_stand_before_the_subjects(capsys):
+    status, out, _ = run(capsys, "audit", "--only", "LSE", "--dtype", "float32", "my_kernels:sound")
+    assert status == 0
+    assert "TwoPass: nothing found" in out
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_what_a_kernel_prints_is_no_part_of_the_report(capfd):
+    status, out, err = run(capfd, "audit", "my_kernels:talks", "--only", "REF", "--json")
+    assert status == 0
+    assert json.loads(out)["reports"][0]["ok"]
+    assert "said in Python" in err
+    assert "said below it" in err
+
+
 @pytest.mark.usefixtures("quick")
 def test_without_arguments_all_are_audited_and_the_control_is_not_counted(capsys):
     status, out, _ = run(capsys, "audit")
@@ -115,6 +138,7 @@ def test_dtype_and_checks_are_chosen(capsys):
         "bfloat16,float16",
         "--only",
         "LSE",
+        "--only",
         "REF",
         "--skip",
         "REF",
@@ -137,6 +161,25 @@ def test_what_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
     assert names == ["softcarry", "control-bfloat16-carry"]
     assert 'torch-sdpa-flash is not installed: pip install "softcarry[torch]"' in err
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_library_that_is_broken_is_said_and_left_out(capsys, monkeypatch):
+    def broken(name):
+        msg = "libtorch_cpu.so: cannot open shared object file"
+        if "torch" in name:
+            raise OSError(msg)
+        return import_module(name)
+
+    monkeypatch.setattr(subjects_module, "import_module", broken)
+    status, out, err = run(capsys, "audit", "--json")
+    assert status == 0
+    names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
+    assert names == ["softcarry", "control-bfloat16-carry"]
+    assert "subject 'torch-sdpa-flash' does not load: OSError: libtorch_cpu.so: cannot open" in err
+    status, out, err = run(capsys, "audit", "torch-sdpa-flash")
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
 
 
 BAD = {

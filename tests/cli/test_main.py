@@ -156,3 +156,12 @@ def test_an_old_encoding_loses_characters_and_nothing_else():
     result = run("envelope", "--n", "64", "--rows", "1", PYTHONIOENCODING="ascii")
     assert result.returncode == 0
     assert "Error of a bfloat16 carry over 64 keys" in result.stdout
+
+
+@pytest.mark.parametrize(("redirection", "words"), [("2>&-", "trace abc"), (">&-", "trace 1 2")])
+def test_a_closed_stream_changes_no_exit_status(redirection, words):
+    command = f"{sys.executable} -m softcarry {words} {redirection}"
+    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert "unexpected" not in run.stderr

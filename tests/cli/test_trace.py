@@ -100,7 +100,8 @@ def test_lines_fit_80_columns(capsys):
         (["1", "--format", "bf16"], "unknown format 'bf16': choose one of float64, float32"),
         (["1", "2", "--values", "1", "2", "3"], "values must be one for each of the 2 scores"),
         (["1", "2", "--values", "[[1], [1, 2]]"], "values must be numbers in rows of one length"),
-        (["1", "2", "--values", '["a", "b"]'], "values must be real numbers; got str"),
+        (["1", "2", "--values", '["a", "b"]'], "values must be real numbers; got text"),
+        (["1", "2", "--values", "[1, null]"], "values must be real numbers; got NoneType"),
         (
             ["1", "--values", "x"],
             "--values takes numbers, or a JSON list such as '[[1, 0], [0, 1]]'; got 'x'",

@@ -189,3 +189,11 @@ def test_one_term_is_exact():
 def test_bad_input_is_named(call, message):
     with pytest.raises(OptionError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "measure", [lambda: envelope(n=10**7, rows=10**7), lambda: sum_curve("bfloat16", max_n=10**7, rows=10**7)]
+)
+def test_more_work_than_anyone_waits_for_is_refused_before_it_starts(measure):
+    with pytest.raises(OptionError, match=r"rows times n is at most 2\*\*34.*take fewer rows"):
+        measure()

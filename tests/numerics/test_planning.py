@@ -38,12 +38,6 @@ def test_error_points_at_one_percent_are_not_the_stall_point(fmt, worst, probabl
     assert f"stall point: {stall} updates" in text
 
 
-def test_ladder_is_the_powers_of_two_that_hold_the_row():
-    assert [option.key_block for option in plan(n=1000).options] == [2**i for i in range(11)]
-    assert [option.key_block for option in plan(n=1024).options] == [2**i for i in range(11)]
-    assert [option.key_block for option in plan(n=1).options] == [1]
-
-
 def test_bfloat16_at_8192_keys():
     found = plan(n=8192, fmt="bfloat16")
     assert found.safe_key_blocks == (4096, 8192)
@@ -188,3 +182,21 @@ def test_bad_input_is_refused_in_one_line(options, message):
     with pytest.raises(OptionError, match=message) as caught:
         plan(**options)
     assert "\n" not in str(caught.value)
+
+
+def test_the_ladder_ends_at_n():
+    assert [option.key_block for option in plan(n=100).options] == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert [option.key_block for option in plan(n=64).options] == [1, 2, 4, 8, 16, 32, 64]
+    assert [option.key_block for option in plan(n=1).options] == [1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 10**30}, r"n is at most 2\*\*53.*got 10{30}"),
+        ({"n": 100, "splits": 200}, "splits is at most n = 100.*got 200"),
+    ],
+)
+def test_counts_beyond_reason_are_refused(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        plan(**arguments)

@@ -72,6 +72,29 @@ def test_findings_that_differ_in_dtype_only_are_one():
     assert "torch-sdpa-flash: 2 errors, 1 warning" in text
 
 
+def test_what_is_not_known_is_not_shown():
+    text = shown([report(findings=[finding(knee=4096, predicted_knee=None, near={"a": None, "b": 2})])])
+    assert "knee    4096" in text
+    assert "near    b 2" in text
+    assert "predicted" not in text
+    assert "none" not in text.lower()
+
+
+def test_of_many_numbers_the_largest_are_shown_and_nested_ones_left_to_the_json():
+    ratios = {"normal": 0.1, "positive": 90.0, "huge": math.nan, "equal": 3.0, "outlier": 7.0}
+    nested = {kind: {"largest": 1.25, "rms": 0.5} for kind in ratios}
+    text = shown([report(findings=[finding(ratios=ratios, errors=nested)])])
+    assert "ratios  huge nan, positive 90, outlier 7, …" in text
+    assert "errors" not in text
+    assert "1.25" not in text
+
+
+def test_of_many_explanations_two_are_shown():
+    explanations = [{"format": name, "key_block": 16} for name in ("bfloat16", "float16", "E5M2")]
+    text = shown([report(findings=[finding(explanations=explanations)])])
+    assert "format bfloat16, key_block 16; format float16, key_block 16, … (3)" in " ".join(text.split())
+
+
 def test_verdicts_are_words():
     lines = shown([report(findings=[finding("bfloat16")])]).splitlines()
     row = next(line for line in lines if line.split()[:1] == ["bfloat16"])
@@ -135,6 +158,12 @@ def test_cases_with_one_reason_are_counted():
     assert "d = 1 and 2 more: needs d = dv" in text
 
 
+def test_reasons_that_differ_in_numbers_only_are_one():
+    skips = tuple(Skip("TAIL", f"d = {d}", f"the kernel raised: {d} > 0", "float32") for d in (1, 7, 40))
+    text = shown([Report(subject={"name": "mine", "dtypes": ["float32"]}, skipped=skips)])
+    assert "d = 1 and 2 more: the kernel raised: 1 > 0" in text
+
+
 def test_long_evidence_is_cut():
     text = shown([report(findings=[finding(words="x" * 1000)])])
     assert 230 < text.count("x") < 260
@@ -163,5 +192,5 @@ def test_evidence_is_readable():
     assert _shown(list(range(20))) == "0, 1, 2, 3, 4, 5, 6, 7, … (20)"
     assert _shown({"format": "bfloat16", "key_block": 1.0}) == "format bfloat16, key_block 1"
     assert _shown(True) == "yes"
-    assert _shown(None) == "none"
+    assert _shown(None) == ""
     assert _shown(-math.inf) == "−inf"

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from softcarry._arrays import Array, dtype_name, require_floating
+from softcarry._arrays import Array, DType, Namespace, array_namespace, dtype_name, require_floating
 from softcarry._conventions import layouts, packed
+from softcarry.carry.state import Carry
 from softcarry.errors import DTypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:
     from softcarry._conventions.convention import Convention
-    from softcarry.carry.state import Carry
 
 
 def require_known(convention: "Convention", done: str) -> None:
@@ -60,7 +60,8 @@ def sequence_lengths(
 
 
 def require_output(convention: "Convention", output: Array) -> None:
-    """Refuse an output that is not floating point or has another number of axes."""
+    """Refuse an output that is missing, not floating point or has another number of axes."""
+    array_namespace(output)
     require_floating(f"output of {convention.name}", output.dtype)
     if not layouts.fits(convention.output_layout, output.shape):
         msg = (
@@ -70,8 +71,24 @@ def require_output(convention: "Convention", output: Array) -> None:
         raise ShapeError(msg)
 
 
-def require_carry(convention: "Convention", carry: "Carry") -> None:
-    """Refuse a carry without o, or with another number of axes than the convention."""
+def require_dtype(xp: Namespace, dtype: DType | None) -> None:
+    """Refuse an output dtype that is not real floating point, or that the library of the carry lacks."""
+    if dtype is None:
+        return
+    try:
+        own = xp.zeros((), dtype=dtype).dtype
+    except (TypeError, AttributeError) as error:
+        library = xp.__name__.removeprefix("array_api_compat.").partition(".")[0]
+        msg = f"dtype must be one of {library}, the carry's library, got {dtype!r}: name one of its own"
+        raise DTypeError(msg) from error
+    require_floating("dtype", own)
+
+
+def require_carry(convention: "Convention", carry: Carry) -> None:
+    """Refuse what is no carry, a carry without o, or one with another number of axes than the convention."""
+    if not isinstance(carry, Carry):
+        msg = f"encode takes a Carry, got {type(carry).__name__}: make one with Carry.of or Carry.from_lse"
+        raise OptionError(msg)
     if carry.o is None:
         msg = (
             f"a carry for {convention.name} needs an o, and this one has none: make it with values, "
@@ -93,6 +110,7 @@ def require_statistic(
 ) -> None:
     """Refuse an lse, l or m that does not belong to the output, or has fewer bits than the library gives."""
     name = convention.name
+    array_namespace(lse)
     require_floating(f"lse of {name}", lse.dtype)
     if convention.lse_dtype.startswith("float32") and dtype_name(lse.dtype) not in ("float32", "float64"):
         msg = (

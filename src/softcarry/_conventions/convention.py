@@ -152,8 +152,8 @@ class Convention:
         """
         checks.require_known(self, "decoded")
         statistics = checks.statistics(self, lse)
-        xp = array_namespace(output, *statistics, empty)
         checks.require_output(self, output)
+        xp = array_namespace(output, *statistics, empty)
         lengths = checks.sequence_lengths(self, cu_seqlens, output.shape[0])
         for statistic in statistics:
             checks.require_statistic(self, statistic, output, lengths)
@@ -201,9 +201,11 @@ class Convention:
         ------
         ShapeError
             If the carry has not as many axes as the convention.
+        DTypeError
+            If the dtype is not real floating point, or not one of the carry's library.
         OptionError
-            If the carry has no o, the convention cannot be written, or ``cu_seqlens`` is missing or out of
-            place.
+            If the carry is none or has no o, the convention cannot be written, or ``cu_seqlens`` is missing
+            or out of place.
 
         Notes
         -----
@@ -222,8 +224,9 @@ class Convention:
         ((5, 2, 8), (2, 5), inf)
         """
         checks.require_known(self, "encoded")
-        xp = array_namespace(carry.m, carry.l, carry.o)
         checks.require_carry(self, carry)
+        xp = array_namespace(carry.m, carry.l, carry.o)
+        checks.require_dtype(xp, dtype)
         lengths = checks.sequence_lengths(self, cu_seqlens, carry.m.shape[-1] if carry.m.ndim else 0)
         empty = (carry.m == -math.inf) | (carry.l == 0)
         with quiet(xp):

@@ -14,7 +14,7 @@ from softcarry.auditing.contract import Contract
 from softcarry.auditing.environment import describe_environment
 from softcarry.auditing.examination import CaseRefused, Examination
 from softcarry.auditing.probes import CHECKS, load_probe
-from softcarry.auditing.report import Report
+from softcarry.auditing.report import Fact, Report
 from softcarry.auditing.subject import DTYPES, Subject
 from softcarry.errors import OptionError
 
@@ -84,6 +84,9 @@ def audit(
     chosen = subject.dtypes if dtypes is None else choose_dtypes(dtypes)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         msg = f"seed is an integer of at least 0; got {seed!r}"
+        raise OptionError(msg)
+    if progress is not None and not callable(progress):
+        msg = f"progress is a function (done, total, what), or None; got {type(progress).__name__}"
         raise OptionError(msg)
     examinations: list[Examination] = []
     total = len(chosen) * len(checks)
@@ -161,10 +164,16 @@ def choose_dtypes(names: Iterable[str] | str) -> tuple[str, ...]:
     >>> choose_dtypes("float32,bfloat16")
     ('float32', 'bfloat16')
     """
-    return _choose("dtype", names, DTYPES)
+    chosen = _choose("dtype", names, DTYPES)
+    if not chosen:
+        msg = f"no dtype is left to audit; the dtypes are {', '.join(DTYPES)}"
+        raise OptionError(msg)
+    return chosen
 
 
 def _choose(what, names, known):
+    if not isinstance(names, Iterable):
+        names = (names,)
     given = names.split(",") if isinstance(names, str) else list(names)
     by_folded = {name.casefold(): name for name in known}
     chosen = []
@@ -184,6 +193,10 @@ def _collect(subject, contract, seed, examinations):
     profile = {dtype: {} for dtype in callings}
     for examination in examinations:
         profile[examination.dtype].update(examination.facts)
+    for dtype, calling in callings.items():
+        if calling.writes_to:
+            evidence = "the arrays handed to one plain call held other numbers after it"
+            profile[dtype]["inputs written to"] = Fact(list(calling.writes_to), 1.0, evidence)
     first = next(iter(callings.values()))
     return Report(
         subject={

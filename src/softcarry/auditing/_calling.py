@@ -15,6 +15,7 @@ from softcarry.auditing._libraries import (
     to_float64,
     to_library,
 )
+from softcarry.auditing.golden import golden_attention
 from softcarry.auditing.subject import Subject
 from softcarry.errors import SubjectError
 
@@ -60,6 +61,8 @@ class Calling:
         The dtypes of what it returns; "" for no lse.
     causal : str
         The alignment of its causal mask, or "ignored" if the option changes nothing.
+    writes_to : tuple of str
+        Which of q, k and v it changed in one plain call.
     """
 
     subject: Subject
@@ -70,6 +73,7 @@ class Calling:
     output_dtype: str = ""
     lse_dtype: str = ""
     causal: str = "bottom-right"
+    writes_to: tuple[str, ...] = ()
 
     def __call__(self, q, k, v, *, mask=None, causal=False, scale=None) -> Outcome:
         """Call the kernel with float64 arrays (b, h, t, d) whose values are exact in the dtype.
@@ -81,8 +85,8 @@ class Calling:
         MalformedResultError
             If the result has a wrong type, dtype or shape.
         """
-        result = self._raw(q, k, v, mask=mask, causal=causal, scale=scale)
-        output, lse = result if isinstance(result, tuple) else (result, None)
+        arrays = self._hand_over(q, k, v)
+        output, lse = _pair(self._raw(arrays, self._options(q, k, mask, causal, scale)))
         b, h, tq, dv = *q.shape[:3], v.shape[-1]
         output = self._swap(_floats(output, "the output", self._layout((b, h, tq, dv))))
         if not self.returns_lse:
@@ -91,7 +95,13 @@ class Calling:
         lse = np.swapaxes(lse, 1, 2) if self.lse_tokens_first else lse
         return Outcome(output, lse * log(2.0) if self.subject.lse == "2" else lse)
 
-    def _raw(self, q, k, v, *, mask, causal, scale):
+    def _hand_over(self, *arrays):
+        try:
+            return [to_library(self._swap(x), self.library, self.dtype) for x in arrays]
+        except Exception as error:
+            raise KernelRaisedError(one_line(error)) from error
+
+    def _options(self, q, k, mask, causal, scale):
         keywords = self.subject.keywords
         options = {}
         if mask is not None:
@@ -101,8 +111,10 @@ class Calling:
             options[keywords["causal"]] = True
         if scale is not None:
             options[keywords["scale"]] = float(scale)
+        return options
+
+    def _raw(self, arrays, options):
         try:
-            arrays = [to_library(self._swap(x), self.library, self.dtype) for x in (q, k, v)]
             # What a kernel warns of is no evidence; and warnings turned into errors must not change it.
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -138,17 +150,19 @@ def prepare(subject: Subject, dtype: str) -> Calling:
         If the call raises or returns no attention output, with every kind of array that was tried.
     """
     libraries = [subject.arrays] if subject.arrays else libraries_to_try()
-    reasons, cause = [], None
+    reasons: dict[str, list[str]] = {}
+    cause = None
     for library in libraries:
         try:
             calling = _first_call(subject, dtype, library)
             return replace(calling, causal=subject.causal or _alignment(calling))
         except (KernelRaisedError, MalformedResultError) as error:
-            reasons.append(f"{library} arrays: {error}")
+            reasons.setdefault(str(error), []).append(library)
             cause = error
+    tried = "; ".join(f"{' arrays, '.join(names)} arrays: {reason}" for reason, names in reasons.items())
     msg = (
         f"subject {subject.name!r} gave no attention output for q, k, v of shape "
-        f"{_layout_shape(subject)} in {dtype} ({'; '.join(reasons)}); "
+        f"{_layout_shape(subject)} in {dtype} ({tried}); "
         f"expected kernel(q, k, v) -> output or (output, lse)"
     )
     raise SubjectError(msg) from cause
@@ -167,16 +181,13 @@ def _first_call(subject, dtype, library):
     calling = Calling(subject, dtype, library)
     rng = np.random.default_rng(0)
     q, k, v = (rng.integers(-8, 9, _PLAIN) / 8.0 for _ in range(3))
-    result = calling._raw(q, k, v, mask=None, causal=False, scale=None)
-    pair = result if isinstance(result, tuple) else (result, None)
-    if len(pair) != 2:
-        msg = f"returned a tuple of {len(pair)} where an output or (output, lse) was expected"
-        raise MalformedResultError(msg)
-    output, lse = pair
+    arrays = calling._hand_over(q, k, v)
+    output, lse = _pair(calling._raw(arrays, {}))
     if subject.arrays is None and library_of(output) not in (library, None):
         msg = f"returned {type(output).__module__.split('.')[0]}.{type(output).__name__}"
         raise MalformedResultError(msg)
-    _floats(output, "the output", calling._layout(_PLAIN))
+    values = calling._swap(_floats(output, "the output", calling._layout(_PLAIN)))
+    _check_layout(subject.layout, values, q, k, v)
     b, h, t, _ = _PLAIN
     shape = tuple(getattr(lse, "shape", ()))
     if lse is not None and shape != (b, t, h):
@@ -189,7 +200,35 @@ def _first_call(subject, dtype, library):
         lse_tokens_first=shape == (b, t, h),
         output_dtype=dtype_name(output),
         lse_dtype="" if lse is None else dtype_name(lse),
+        writes_to=tuple(
+            name
+            for name, given, x in zip("qkv", arrays, (q, k, v), strict=True)
+            if not np.array_equal(calling._swap(to_float64(given)), x)
+        ),
     )
+
+
+def _pair(result):
+    """Return the output and the lse, or None, out of what a kernel returned."""
+    if isinstance(result, list) and all(library_of(x) for x in result):
+        result = tuple(result)
+    pair = result if isinstance(result, tuple) else (result, None)
+    if len(pair) != 2:
+        msg = f"returned a tuple of {len(pair)} where an output or (output, lse) was expected"
+        raise MalformedResultError(msg)
+    return pair
+
+
+def _check_layout(declared, output, q, k, v):
+    """Refuse a kernel that takes the axes in the other order, of which every later call would go wrong."""
+    other = np.swapaxes(golden_attention(*(np.swapaxes(x, 1, 2) for x in (q, k, v))).output, 1, 2)
+    error_of_other = np.abs(output - other).max()
+    # The two answers are far apart, so that no rounding error of a kernel takes it for its opposite.
+    error = np.abs(output - golden_attention(q, k, v).output).max()
+    if np.isfinite(error) and error_of_other <= 0.1 * error:
+        right = "bthd" if declared == "bhtd" else "bhtd"
+        msg = f"the output is that of layout {right!r}: declare Subject(kernel, layout={right!r})"
+        raise MalformedResultError(msg)
 
 
 def _alignment(calling):

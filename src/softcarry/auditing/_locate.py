@@ -38,11 +38,18 @@ def resolve(target: Any) -> Subject:
         return target
     if not isinstance(target, str):
         return Subject(target)
-    return _import(target) if ":" in target else load_subject(target)
+    return _import(target) if ":" in target or target.endswith(".py") else load_subject(target)
 
 
 def _import(spec):
     module_name, _, path = spec.partition(":")
+    if module_name.endswith(".py") or "/" in module_name:
+        stem = module_name.removesuffix(".py").rpartition("/")[2]
+        msg = (
+            f"a subject is named module:function, not by a file; got {spec!r}: "
+            f"{stem}:{path or 'function'} names it from the folder that holds it"
+        )
+        raise SubjectError(msg)
     if not module_name or not path:
         msg = f"a subject outside the known ones is named module:function; got {spec!r}"
         raise SubjectError(msg)

@@ -26,6 +26,8 @@ from softcarry.auditing.report import Curve, Fact, Finding, Severity, Skip, Verd
 from softcarry.auditing.subject import Subject
 from softcarry.errors import SoftcarryError
 
+_MALFORMED = "malformed result: "
+
 
 class CaseRefused(SoftcarryError):  # noqa: N818 - the kernel's answer, not the audit's error
     """The kernel raised, lacks an option, or can't be called this way; the examination has noted it."""
@@ -153,6 +155,12 @@ class Examination:
             return False
         return option in self.subject.keywords
 
+    def lacks(self, *options: str) -> str:
+        """Say why a call with these options, which it can't take, is not made."""
+        if self.subject.may_take_more:
+            return f"its signature names no {' and no '.join(options)}; declare Subject(options=...)"
+        return f"the kernel takes no {' and no '.join(options)}"
+
     def round(self, x) -> np.ndarray:
         """Round numbers to the dtype, to nearest even, and give them back as float64."""
         return np.asarray(self.format.round(np.asarray(x, np.float64)), np.float64)
@@ -249,7 +257,7 @@ class Examination:
         wanted = {"mask": mask is not None, "causal": causal, "scale": scale is not None}
         lacking = [name for name, used in wanted.items() if used and not self.can(name)]
         if lacking:
-            reason = f"the kernel takes no {' and no '.join(lacking)}"
+            reason = self.lacks(*lacking)
             self.skip(case, reason)
             raise CaseRefused(reason)
         try:
@@ -262,14 +270,24 @@ class Examination:
             self.skip(case, str(error))
             raise CaseRefused(str(error)) from None
         except MalformedResultError as error:
-            self.fail(
-                f"malformed result: {error}",
-                evidence={"call": case},
-                remedy="return floating arrays (b, h, tq, dv) and (b, h, tq) for every shape of the inputs",
-            )
+            self._malformed(case, error)
             raise CaseRefused(str(error)) from None
         self.calls += 1
         return outcome
+
+    def _malformed(self, case, error):
+        """Record the first malformed result, and with it how many there were."""
+        for index, finding in enumerate(self.findings):
+            if finding.message.startswith(_MALFORMED):
+                count = finding.evidence["malformed results"] + 1
+                evidence = finding.evidence | {"malformed results": count}
+                self.findings[index] = replace(finding, evidence=evidence)
+                return
+        self.fail(
+            f"{_MALFORMED}{error}",
+            evidence={"call": case, "malformed results": 1},
+            remedy="return floating arrays (b, h, tq, dv) and (b, h, tq) for every shape of the inputs",
+        )
 
     def fail(self, message: str, *, evidence: dict[str, Any], remedy: str) -> None:
         """Record a finding that breaks the contract or an error bound."""

@@ -82,11 +82,20 @@ class Subject:
         if not callable(self.kernel):
             msg = f"a subject is a callable kernel(q, k, v, ...); got {type(self.kernel).__name__}"
             raise SubjectError(msg)
+        if isinstance(self.kernel, type):
+            msg = (
+                f"a subject is a callable kernel(q, k, v, ...); got the class {self.kernel.__name__}: "
+                "hand over an instance of it"
+            )
+            raise SubjectError(msg)
+        if not isinstance(self.name, str):
+            msg = f"the name of a subject is a string; got {type(self.name).__name__}"
+            raise OptionError(msg)
         _one_of("arrays", self.arrays, (None, *ARRAYS))
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("lse", self.lse, (None, "e", "2"))
         _one_of("causal", self.causal, (None, "bottom-right", "top-left"))
-        dtypes = (self.dtypes,) if isinstance(self.dtypes, str) else tuple(self.dtypes)
+        dtypes = (self.dtypes,) if isinstance(self.dtypes, str) else _strings("dtypes", self.dtypes)
         for dtype in dtypes:
             _one_of("a dtype", dtype, DTYPES)
         if not dtypes:
@@ -95,11 +104,19 @@ class Subject:
         object.__setattr__(self, "dtypes", dtypes)
         object.__setattr__(self, "name", self.name or _name_of(self.kernel))
         object.__setattr__(self, "_keywords", _keywords(self.kernel, self.options))
+        if self.carry is not None:
+            _check_carry(self.carry)
 
     @property
     def keywords(self) -> dict[str, str]:
         """The options that the kernel takes, each with its keyword."""
         return dict(self._keywords)  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def may_take_more(self) -> bool:
+        """Whether the options were read off a signature that does not name all of them, or is not there."""
+        parameters = _parameters(self.kernel)
+        return self.options is None and (parameters is None or _is_open(parameters))
 
     def carry_in(self, dtype: str) -> "CarryModel | None":
         """Return the declared carry for inputs of ``dtype``, or None."""
@@ -123,8 +140,9 @@ def _keywords(kernel, options):
         return _keywords_in_signature(kernel)
     if isinstance(options, Mapping):
         pairs = dict(options)
+        _strings("options", pairs.values())
     else:
-        options = (options,) if isinstance(options, str) else options
+        options = (options,) if isinstance(options, str) else _strings("options", options)
         pairs = {_meaning(keyword): keyword for keyword in options}
     for meaning in pairs:
         _one_of("an option", meaning, tuple(ALIASES))
@@ -138,13 +156,46 @@ def _meaning(keyword):
     return keyword
 
 
-def _keywords_in_signature(kernel):
+def _strings(what, values):
+    values = tuple(values) if isinstance(values, Iterable) else (values,)
+    for value in values:
+        if not isinstance(value, str):
+            msg = f"the {what} of a subject are strings; got {value!r}"
+            raise OptionError(msg)
+    return values
+
+
+def _check_carry(carry):
+    from softcarry.numerics import CarryModel
+
+    models = carry if isinstance(carry, Mapping) else {DTYPES[0]: carry}
+    for dtype, model in models.items():
+        _one_of("a dtype in the carry", dtype, DTYPES)
+        if not isinstance(model, CarryModel):
+            msg = f"the carry of a subject is a CarryModel, or one for each dtype; got {type(model).__name__}"
+            raise OptionError(msg)
+
+
+def _parameters(kernel):
+    """Return the parameters of a kernel, or None where it has no signature."""
     import inspect
 
     try:
         parameters = inspect.signature(kernel).parameters
+        # A torch.nn.Module takes anything and hands it on to its forward.
+        if _is_open(parameters) and callable(getattr(kernel, "forward", None)):
+            parameters = inspect.signature(kernel.forward).parameters
     except (TypeError, ValueError):  # compiled functions need not have a signature
-        return {}
+        return None
+    return parameters
+
+
+def _is_open(parameters):
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def _keywords_in_signature(kernel):
+    parameters = _parameters(kernel) or {}
     named = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
     found = {}
     for meaning, keywords in ALIASES.items():

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from softcarry._arrays import Array, Namespace, convert, known, matmul, select
+from softcarry._arrays import Array, Namespace, convert, dtype_name, known, matmul, select
 from softcarry.errors import OptionError
 
 LN2 = math.log(2.0)
@@ -49,7 +49,10 @@ def bounded_maximum(xp: Namespace, largest: Array, bound: Array) -> Array:
         If the bound is NaN or +inf, or a score exceeds it; traced arrays are not looked into.
     """
     if known(xp.any(xp.isnan(bound) | (bound == math.inf))):
-        msg = "a bound must be finite (or −inf for a row without live scores), got NaN or +inf: leave it out"
+        msg = (
+            f"a bound must be finite in {dtype_name(bound.dtype)} (or −inf for a row without live scores), "
+            f"got NaN or +inf, or a number that overflows to it: leave it out"
+        )
         raise OptionError(msg)
     if known(xp.any(largest > bound)):
         excess = float(xp.max(select(xp, largest > bound, largest - bound, 0.0)))

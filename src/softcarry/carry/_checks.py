@@ -13,6 +13,7 @@ from softcarry._arrays import (
     broadcast_shape,
     convert,
     known,
+    quiet,
     require_floating,
     working_dtype,
 )
@@ -107,13 +108,23 @@ def as_array(like: Array, number: Any, what: str, shape: tuple[int, ...]) -> Arr
     """
     if isinstance(number, numbers.Real) and not isinstance(number, bool):
         options = {"dtype": like.dtype, "device": array_api_compat.device(like)}
-        return array_namespace(like).asarray(float(number), **options)
+        with quiet(xp := array_namespace(like)):
+            return xp.asarray(_as_float(number), **options)
+    array_namespace(number)
     xp = array_namespace(number, like)
     require_floating(what, number.dtype)
     if broadcast_shape(tuple(number.shape), shape) != shape:
         msg = f"{what} must be a number or broadcast to the shape {shape} of m, got {tuple(number.shape)}"
         raise ShapeError(msg)
-    return convert(xp, number, like.dtype)
+    with quiet(xp):
+        return convert(xp, number, like.dtype)
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def warn_if_underflowed(carry: Any) -> None:

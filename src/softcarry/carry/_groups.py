@@ -39,7 +39,7 @@ def read_indptr(indptr: Any, n: int) -> np.ndarray:
     """
     try:
         pointer = _to_numpy(indptr)
-    except (TypeError, RuntimeError, ValueError) as error:
+    except (TypeError, RuntimeError, ValueError, BufferError) as error:
         msg = f"indptr must be an array of known integers, got {type(indptr).__name__}: do not trace it"
         raise OptionError(msg) from error
     if pointer.ndim != 1 or pointer.size == 0:
@@ -63,9 +63,9 @@ def read_indptr(indptr: Any, n: int) -> np.ndarray:
 def _to_numpy(array: Any) -> np.ndarray:
     if array_api_compat.is_torch_array(array):
         return array.detach().cpu().numpy()
-    if array_api_compat.is_array_api_obj(array) and not array_api_compat.is_jax_array(array):
-        return np.from_dlpack(cast("Any", array))
-    return np.asarray(array)
+    if hasattr(array, "__array__") or not array_api_compat.is_array_api_obj(array):
+        return np.asarray(array)
+    return np.from_dlpack(cast("Any", array))
 
 
 def combine_groups(xp: Namespace, parts: Summary, pointer: np.ndarray, *, base: str) -> Summary:

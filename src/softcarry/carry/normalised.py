@@ -35,9 +35,8 @@ class NormalisedCarry:
     --------
     >>> import numpy as np
     >>> import softcarry as sc
-    >>> from softcarry.carry.normalised import NormalisedCarry
     >>> scores, values = np.array([2.0, 5.0, 1.0, 7.0]), np.array([[1.0], [2.0], [3.0], [4.0]])
-    >>> c = NormalisedCarry.from_carry(sc.Carry.of(scores[:1], values[:1]))
+    >>> c = sc.NormalisedCarry.from_carry(sc.Carry.of(scores[:1], values[:1]))
     >>> for j in range(1, 4):
     ...     c = c.absorb(scores[j : j + 1], values[j : j + 1])
     >>> round(float(c.output[0]), 4)
@@ -61,8 +60,11 @@ class NormalisedCarry:
         Raises
         ------
         OptionError
-            If the carry holds no values.
+            If it is no `softcarry.Carry`, or holds no values.
         """
+        if not isinstance(carry, Carry):
+            msg = f"from_carry takes a Carry, got {type(carry).__name__}: make one with Carry.of"
+            raise OptionError(msg)
         return cls(carry.m, carry.l, carry.output, carry.base)
 
     @property

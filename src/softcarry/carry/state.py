@@ -66,8 +66,9 @@ class Carry:
     A score is live unless it is −inf. The value of a score of −inf is selected away, whatever it holds. An
     infinity among the live values of a column makes that column of o and output infinite; a NaN, or
     infinities of both signs, make it NaN. They count even if their term underflows to 0, so that no rule
-    depends on how the keys were split. An empty part is the identity in every position of a merge, to the
-    bit, even if its l or o holds NaN. There is no finite sentinel.
+    depends on how the keys were split. o overflows where l·|v| does, though the output might not. An empty
+    part is the identity in every position of a merge, to the bit, even if its l or o holds NaN. There is no
+    finite sentinel.
 
     Rounding. Let u be the unit roundoff of the dtype, ε the error of e^x in units of u, and t = e^(s − m).
     For a row of n terms that went through K merges on its way, in any grouping and any order, to first order

@@ -48,6 +48,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
     Usage: softcarry trace ...
     """
     arguments, debug = _without_debug(sys.argv[1:] if tokens is None else tokens)
+    if sys.stdout is None:
+        report_error("stdout is closed, and every command writes its result there: leave it open")
+        return CANNOT_RUN
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal of an old encoding shows "?" for a block character rather than failing.

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,10 @@ def output() -> "Console":
             # rich would end the process here, with the status that means findings.
             raise BrokenPipeError
 
-    return Output(file=sys.stdout, highlight=False, markup=False)
+    console = Output(file=sys.stdout, highlight=False, markup=False)
+    if not console.width:  # COLUMNS=0 is how some terminals say that they do not know
+        console.width = 80
+    return console
 
 
 def remarks() -> "Console":
@@ -39,8 +42,10 @@ def remarks() -> "Console":
 
 
 def report_error(message: str) -> None:
-    """Write an error as one line, ``softcarry: message``, to stderr."""
-    sys.stderr.write(f"softcarry: {' '.join(message.split())}\n")
+    """Write an error as one line, ``softcarry: message``, to stderr; if that is closed, nowhere."""
+    with suppress(OSError, AttributeError):
+        sys.stderr.write(f"softcarry: {' '.join(message.split())}\n")
+        sys.stderr.flush()
 
 
 def write_json(data: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -10,12 +11,13 @@ from cyclopts import Parameter
 from softcarry.cli._console import output, progress, remarks, report_error, write_json
 from softcarry.cli._options import AsJson, Whole
 from softcarry.cli._status import FINDINGS, NOTHING_FOUND
-from softcarry.errors import SoftcarryError, SubjectError
+from softcarry.errors import MissingDependencyError, SoftcarryError, SubjectError
 
 if TYPE_CHECKING:
     from softcarry.auditing import Report, Subject
 
-Names = Annotated[list[str] | None, Parameter(consume_multiple=1)]
+# One name an option: what follows it may be a subject.
+Names = Annotated[list[str] | None, Parameter(consume_multiple=False)]
 
 
 def audit(
@@ -63,8 +65,9 @@ def audit(
 
     checks = choose_checks(_joined(only), _joined(skip))
     dtypes = None if dtype is None else choose_dtypes(",".join(dtype))
-    chosen = _named(subjects) if subjects else _installed(dtypes)
-    reports, errors = _audit_all(chosen, checks, dtypes, seed)
+    with _stdout_kept_for_the_report():
+        chosen = _named(subjects) if subjects else _installed(dtypes)
+        reports, errors = _audit_all(chosen, checks, dtypes, seed)
     if reports and json:
         write_json({"schema": "softcarry.audit/1", "reports": [report.to_dict() for report in reports]})
     elif reports:
@@ -80,6 +83,28 @@ def audit(
 
 def _joined(names: Sequence[str] | None) -> str | None:
     return None if names is None else ",".join(names)
+
+
+@contextmanager
+def _stdout_kept_for_the_report() -> Iterator[None]:
+    """Send to stderr what kernels print, be it from Python or from compiled code."""
+    import ctypes
+
+    with redirect_stdout(sys.stderr):
+        try:
+            kept = os.dup(1)
+            os.dup2(2, 1)
+        except OSError:  # closed: nothing compiled can write there
+            yield
+            return
+        try:
+            yield
+        finally:
+            # C keeps what it prints to a pipe until later, when stdout is the report's again.
+            with suppress(Exception):
+                ctypes.CDLL(None).fflush(None)
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def _named(names: Sequence[str]) -> "list[Subject]":
@@ -98,10 +123,13 @@ def _installed(dtypes: tuple[str, ...] | None) -> "list[Subject]":
     for entry in KNOWN.values():
         if dtypes is not None and not set(dtypes) & set(entry.dtypes):
             continue
-        if entry.available:
-            found.append(load_subject(entry.name))
-        else:
+        if not entry.available:
             remarks().print(f"{entry.name} is not installed: {entry.install}", soft_wrap=True)
+            continue
+        try:
+            found.append(load_subject(entry.name))
+        except MissingDependencyError as error:  # installed, and broken
+            remarks().print(str(error), soft_wrap=True)
     if not found:
         msg = f"no known subject is audited in {', '.join(dtypes or ())}; name one to try it all the same"
         raise SubjectError(msg)

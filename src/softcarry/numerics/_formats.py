@@ -321,7 +321,7 @@ class FormatTable(Mapping[str, FloatFormat]):
         if entry is None:
             msg = (
                 f"unknown format {name!r}: choose one of {', '.join(self)}, or any widths as "
-                "get_format('e5m10') ('e4m3fn' for the layout without infinity)"
+                "e5m10 ('e4m3fn' for the layout without infinity)"
             )
             raise UnknownFormatError(msg)
         return entry

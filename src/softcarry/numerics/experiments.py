@@ -17,6 +17,7 @@ SumOrder = Literal["sequential", "pairwise"]
 
 _ELEMENTS_AT_ONCE = 2**22
 _LONGEST = 2**27
+_MOST_TERMS = 2**34
 # What the predictions call the terms that the measurement draws; for exponential ones there is none.
 _PREDICTED_TERMS = {"equal": "equal", "uniform": "uniform", "lognormal": "normal"}
 
@@ -117,7 +118,7 @@ def softmax_terms(distribution: Distribution, n: int, *, rows: int = 1, seed: in
     [[1.0, 1.0, 1.0]]
     """
     one_of("distribution", distribution, get_args(Distribution))
-    n, rows, seed = _length("n", n), whole("rows", rows, 1), whole("seed", seed, 0)
+    n, rows, seed = _length("n", n), _rows(rows, n), whole("seed", seed, 0)
     return np.stack([_row(distribution, n, row, seed) for row in range(rows)])
 
 
@@ -174,7 +175,7 @@ def sum_curve(
     fmt = get_format(fmt)
     one_of("distribution", distribution, get_args(Distribution))
     one_of("order", order, get_args(SumOrder))
-    max_n, rows, seed = _length("max_n", max_n), whole("rows", rows, 1), whole("seed", seed, 0)
+    max_n, rows, seed = _length("max_n", max_n), _rows(rows, max_n), whole("seed", seed, 0)
     lengths = _lengths(max_n)
     mean, largest = [], []
     for n in lengths:
@@ -234,7 +235,7 @@ def envelope(
 
     fmt = get_format(fmt)
     one_of("distribution", distribution, get_args(Distribution))
-    n, rows, seed = _length("n", n), whole("rows", rows, 1), whole("seed", seed, 0)
+    n, rows, seed = _length("n", n), _rows(rows, n), whole("seed", seed, 0)
     blocks = (n, *(2**k for k in reversed(range((n - 1).bit_length()))))
     errors: list[list[NDArray[np.float64]]] = [[] for _ in blocks]
     for terms in _batches(distribution, n, rows, seed):
@@ -297,3 +298,11 @@ def _length(name: str, got: int) -> int:
         msg = f"{name} is at most 2**27, a row that memory holds; got {length}: measure a shorter row"
         raise OptionError(msg)
     return length
+
+
+def _rows(rows: int, n: int) -> int:
+    rows = whole("rows", rows, 1)
+    if rows * int(n) > _MOST_TERMS:
+        msg = f"rows times n is at most 2**34, some minutes of work; got {rows} rows of {n}: take fewer rows"
+        raise OptionError(msg)
+    return rows

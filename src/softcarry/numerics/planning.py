@@ -16,6 +16,8 @@ from softcarry.numerics._carry_sums import CarrySums, Question, error_point, sta
 from softcarry.numerics._formats import FloatFormat, formats, get_format
 from softcarry.numerics.summation_bounds import ROUNDINGS
 
+_LONGEST = 2**53
+
 PLAN_ORDERS = ("sequential", "pairwise", "carry-stack", "kahan", "two-level")
 
 
@@ -154,7 +156,7 @@ def plan(
     fmt : str or FloatFormat
         The carry format of l.
     key_block : int or sequence of int, optional
-        The key blocks to judge. None: the powers of two from 1 to the first that holds all n keys.
+        The key blocks to judge. None: the powers of two up to n, and n.
     tolerance : float
         The relative error of l to stay within.
     splits : int
@@ -196,6 +198,12 @@ def plan(
     (2048, 20)
     """
     n, splits = whole("n", n, 1), whole("splits", splits, 1)
+    if n > _LONGEST:
+        msg = f"n is at most 2**53, beyond which float64 no longer counts keys; got {n}"
+        raise OptionError(msg)
+    if splits > n:
+        msg = f"splits is at most n = {n}, a split without keys adds nothing; got {splits}"
+        raise OptionError(msg)
     carry = get_format(fmt)
     tolerance, lambda_ = positive("tolerance", tolerance), positive("lambda_", lambda_)
     one_of("order", order, PLAN_ORDERS)
@@ -228,7 +236,7 @@ def plan(
 
 def _key_blocks(key_block: int | Sequence[int] | None, n: int) -> list[int]:
     if key_block is None:
-        return [2**power for power in range((n - 1).bit_length() + 1)]
+        return sorted({*(2**power for power in range(n.bit_length())), n})
     asked = key_block if isinstance(key_block, Sequence) and not isinstance(key_block, str) else [key_block]
     if not asked:
         msg = "key_block is a whole number, several, or None for the powers of two up to n; got none"

@@ -4,6 +4,7 @@ Everything fits 80 columns. Colour repeats what a word says already, so nothing 
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -149,7 +150,7 @@ def _profile(report):
     grid = _table("inferred", *report.profile, left=("inferred", *report.profile), title="Profile")
     for name in names:
         every = report.profile.values()
-        cells = [_cut(_shown(facts[name].value), 60) if name in facts else "" for facts in every]
+        cells = [_cut(_shown(facts[name].value) or "unknown", 60) if name in facts else "" for facts in every]
         grid.add_row(Text(name.replace("_", " ")), *map(Text, cells))
     return [grid]
 
@@ -158,9 +159,12 @@ def _skipped(reports):
     """One line for each reason and the subjects it holds for; the cases by the first of them."""
     cases: dict[tuple[str, str], list[str]] = {}
     where: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], str] = {}
     for report in reports:
         for skip, dtypes in _by_dtype(report.skipped, lambda each: (each.check, each.what, each.reason)):
-            key = (skip.check, skip.reason)
+            # Reasons that differ in numbers only, as in the shapes they name, are one.
+            key = (skip.check, re.sub(r"\d+", "0", skip.reason))
+            reasons.setdefault(key, skip.reason)
             name = report.subject["name"]
             if dtypes != report.subject.get("dtypes"):
                 name += f" ({', '.join(dtypes)})"
@@ -170,10 +174,10 @@ def _skipped(reports):
     if not cases:
         return []
     grid = _table("skipped", "what and why", "subject", left=("skipped", "what and why", "subject"))
-    for (check, reason), names in where.items():
-        first, *others = cases[check, reason]
+    for key, names in where.items():
+        first, *others = cases[key]
         what = first + (f" and {len(others)} more" if others else "")
-        grid.add_row(check, Text(f"{what}: {reason}"), Text(", ".join(names)))
+        grid.add_row(key[0], Text(f"{what}: {reasons[key]}"), Text(", ".join(names)))
     return [grid]
 
 
@@ -216,16 +220,33 @@ def _by_dtype(entries: Iterable[Any], key):
 def _shown(value: Any, most: int = 8) -> str:
     """Write a value of evidence or of a profile for a reader."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items())
+        return _entries(value)
     if isinstance(value, (list, tuple)):
+        if any(isinstance(each, dict) for each in value):
+            most = min(most, 2)
         separator = "; " if any(isinstance(each, (str, dict)) for each in value) else ", "
-        words = [_shown(each) for each in value[:most]]
+        words = [_shown(each) or "none" for each in value[:most]]
         return separator.join(words) + (f", … ({len(value)})" if len(value) > most else "")
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "none"}[value]
+    if value is None:  # nothing was found out, and nothing is said
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.6g}".replace("-inf", "−inf")
     return str(value)
+
+
+def _entries(value: dict[Any, Any], most: int = 3) -> str:
+    """Write the entries that are known: of many numbers the largest three, of others the first three.
+
+    A mapping inside a mapping is for readers of the JSON.
+    """
+    known = [(name, each) for name, each in value.items() if not isinstance(each, dict) and _shown(each)]
+    chosen = known
+    if len(known) > most and all(type(each) in (int, float) for _, each in known):
+        chosen = sorted(known, key=lambda entry: -math.inf if math.isnan(entry[1]) else -entry[1])
+    left_out = ", …" if len(known) > most else ""
+    return ", ".join(f"{name} {_shown(each)}" for name, each in chosen[:most]) + left_out
 
 
 def _cut(text: str, limit: int = 240) -> str:

@@ -186,8 +186,12 @@ def test_rounded_scores_are_told_by_a_shift(score_format, dtype):
     assert max(found[0].evidence["error_over_bound"]) > 10 * found[0].evidence["error_over_bound"][0]
 
 
-def test_a_carry_in_bfloat16_is_no_matter_of_range():
-    assert messages(examine(EmulatedKernel(l_format="bfloat16", key_block=16), "RANGE")) == []
+@pytest.mark.parametrize("key_block", [1, 16, 128])
+@pytest.mark.parametrize("format_", ["bfloat16", "float16"])
+def test_a_narrow_carry_is_no_matter_of_range(format_, key_block):
+    for seed in range(3):
+        kernel = EmulatedKernel(l_format=format_, o_format=format_, key_block=key_block)
+        assert messages(examine(kernel, "RANGE", seed=seed)) == []
 
 
 def test_a_rescale_that_overflows_is_found_by_scores_far_apart():

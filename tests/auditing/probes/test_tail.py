@@ -24,10 +24,10 @@ SOUND = {
 
 @pytest.fixture
 def few_shapes(monkeypatch):
-    monkeypatch.setattr(tail, "KEYS", (1, 2, 3, 31, 64, 65, 129, 513))
-    monkeypatch.setattr(tail, "QUERIES", (1, 33))
-    monkeypatch.setattr(tail, "DEPTHS", (1, 7, 80))
-    monkeypatch.setattr(tail, "VALUE_DEPTHS", (1, 40))
+    monkeypatch.setattr(tail, "KEYS", (1, 3, 64, 129, 513))
+    monkeypatch.setattr(tail, "QUERIES", (33,))
+    monkeypatch.setattr(tail, "DEPTHS", (7,))
+    monkeypatch.setattr(tail, "VALUE_DEPTHS", (40,))
     monkeypatch.setattr(tail, "RAGGED", ((129, 67),))
 
 
@@ -148,11 +148,11 @@ def test_the_pattern_of_failing_shapes_is_named(name):
     assert all(f.message.startswith(f"wrong for {f.evidence['pattern']}") for f in examination.findings)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["padded keys counted", "last block dropped", "scale of the padded depth"])
-def test_the_pattern_is_named_in_16_bits(name, dtype):
+def test_the_pattern_is_named_in_16_bits(name):
+    """Under bfloat16's bound, the widest."""
     kernel, patterns = WRONG[name]
-    assert [f.evidence["pattern"] for f in examine(kernel, "TAIL", dtype=dtype).findings] == patterns
+    assert [f.evidence["pattern"] for f in examine(kernel, "TAIL", dtype="bfloat16").findings] == patterns
 
 
 @pytest.mark.usefixtures("few_shapes")
@@ -206,10 +206,10 @@ def test_a_kernel_that_is_wrong_for_plain_shapes_is_sent_to_ref():
 @pytest.mark.usefixtures("few_shapes")
 def test_an_output_that_is_not_finite_is_said_to_be():
     def kernel(q, k, v):
-        return right(q, k, v) * np.float32(np.nan if k.shape[2] == 65 else 1.0)
+        return right(q, k, v) * np.float32(np.nan if k.shape[2] == 129 else 1.0)
 
     assert messages(examine(kernel, "TAIL")) == [
-        "wrong for n = 65: no finite output at q (32, 64), k (65, 64)"
+        "wrong for n = 129: no finite output at q (32, 64), k (129, 64)"
     ]
 
 
@@ -223,4 +223,4 @@ def test_shapes_that_are_refused_are_neither_failing_nor_passing():
 
     examination = examine(kernel, "TAIL")
     assert messages(examination) == []
-    assert len(examination.skipped) == 4
+    assert len(examination.skipped) == 2

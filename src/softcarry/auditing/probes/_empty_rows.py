@@ -12,6 +12,15 @@ _PROMISED = {
     "mean": ("MEAN_ALL", "MEAN_SUBSET"),
 }
 _IN_WORDS = {"zero": "0", "nan": "NaN", "mean": "the mean of V"}
+_KINDS_IN_WORDS = {
+    "ZERO": "0",
+    "NAN": "NaN",
+    "MEAN_ALL": "the mean of V over all keys",
+    "MEAN_SUBSET": "the mean of V over some keys",
+    "UNMASKED": "attention without the mask",
+    "GARBAGE": "something else than 0, NaN or a mean of V",
+    "mixed": "not the same in every row",
+}
 
 
 class Observation(NamedTuple):
@@ -60,8 +69,9 @@ def judge_outputs(examination: Examination, seen: Sequence[Observation]) -> None
             continue
         wrong = [each for each in seen if each.kind == kind]
         examination.fail(
-            f"rows without keys give {kind}, where {_IN_WORDS[promised]} is promised",
-            evidence=_evidence(wrong) | {"output": wrong[0].output, "promised": _IN_WORDS[promised]},
+            f"rows without keys give {_KINDS_IN_WORDS[kind]}, where {_IN_WORDS[promised]} is promised",
+            evidence=_evidence(wrong)
+            | {"class": kind, "output": wrong[0].output, "promised": _IN_WORDS[promised]},
             remedy=REMEDIES.get(kind, REMEDIES["GARBAGE"]),
         )
 
@@ -86,8 +96,9 @@ def judge_lse(examination: Examination, seen: Sequence[Observation]) -> None:
             continue
         wrong = [each for each in seen if each.lse_kind == kind]
         value = wrong[0].lse
+        said = "not the same in every row" if kind == "mixed" else f"{value:g}"
         examination.fail(
-            f"the lse of rows without keys is {value:g}, not {promised.replace('-', '−')}",
+            f"the lse of rows without keys is {said}, not {promised.replace('-', '−')}",
             evidence=_evidence(wrong) | {"lse": value, "promised": promised},
             remedy=LSE_REMEDIES.get(kind or "", LSE_REMEDIES["finite"]),
         )

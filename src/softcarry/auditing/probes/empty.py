@@ -51,7 +51,7 @@ def probe(examination: Examination) -> None:
             _lowest_finite_fill,
         ]
     else:
-        examination.skip("rows emptied by a mask", "the kernel takes no mask")
+        examination.skip("rows emptied by a mask", examination.lacks("mask"))
     seen = []
     for case in cases:
         try:
@@ -114,7 +114,7 @@ def _masked(examination, case, represent):
     q, k, v = _inputs(examination)
     full, emptied = _masks(examination)
     outcome = examination.call(q, k, v, mask=represent(emptied))
-    compare_neighbours(examination, case, outcome, examination.call(q, k, v, mask=represent(full)), _EMPTY)
+    compare_neighbours(examination, case, outcome, (q, k, v), represent(full), _EMPTY)
     return _observe(examination, case, _EMPTY, outcome, _weights_kind(examination, _EMPTY, outcome, q, k, v))
 
 
@@ -133,6 +133,7 @@ def _causal(examination):
         return None
     q, k, v = _inputs(examination, keys=5)
     outcome = examination.call(q, k, v, causal=True)
+    judge_live_rows(examination, case, outcome, [3, 4, 5, 6, 7], q, k, v, causal=True)
     return _observe(examination, case, rows, outcome, _weights_kind(examination, rows, outcome, q, k, v))
 
 

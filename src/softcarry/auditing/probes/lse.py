@@ -191,7 +191,7 @@ def _part_without_keys(examination, factor):
     """Merge a part without keys: it is the identity, of weight 0."""
     promised = examination.contract.lse_empty
     if promised == "any" or not examination.can("mask"):
-        reason = "the contract leaves its lse open" if promised == "any" else "the kernel takes no mask"
+        reason = "the contract leaves its lse open" if promised == "any" else examination.lacks("mask")
         examination.skip("merging a part without keys", reason)
         return
     q, k, v = _random(examination, 16)

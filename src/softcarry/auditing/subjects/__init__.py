@@ -109,7 +109,7 @@ def load_subject(name: str) -> "Subject":
     SubjectError
         If there is no such name; the message gives the closest.
     MissingDependencyError
-        If its library is not installed; the message gives the command that installs it.
+        If its library is not installed, or does not import; the message gives the command that installs it.
 
     Examples
     --------
@@ -129,4 +129,9 @@ def load_subject(name: str) -> "Subject":
         msg = f"subject {name!r} needs {entry.requires}, which is not installed; {entry.install} installs it"
         raise MissingDependencyError(msg)
     module, _, function = entry.factory.partition(":")
-    return getattr(import_module(module), function)()
+    try:
+        return getattr(import_module(module), function)()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        msg = f"subject {name!r} does not load: {type(error).__name__}: {first}; {entry.install} may mend it"
+        raise MissingDependencyError(msg) from error
