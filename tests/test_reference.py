@@ -136,6 +136,9 @@ BAD = {
         "mask must be boolean",
     ),
     "causal": (lambda q, k, v: ((q, k, v), {"causal": "left"}), OptionError, "causal must be"),
+    "no array": (lambda q, k, v: ((q, k, None), {}), DTypeError, "v must be an array"),
+    "scale of NaN": (lambda q, k, v: ((q, k, v), {"scale": math.nan}), OptionError, "scale must be"),
+    "scale in words": (lambda q, k, v: ((q, k, v), {"scale": "1/8"}), OptionError, "scale must be"),
     "key block": (lambda q, k, v: ((q, k, v), {"key_block": 0}), OptionError, "key_block must be"),
 }
 

@@ -91,7 +91,7 @@ def blocked_attention(
     (b, h, tq, d), tk = q.shape, k.shape[2]
     if mask is not None:
         mask = _full_mask(xp, mask, (b, h, tq, tk))
-    scale = 1.0 / math.sqrt(d) if scale is None else float(scale)
+    scale = 1.0 / math.sqrt(d) if scale is None else _finite(scale)
     dtype = working_dtype(xp, *(x.dtype for x in (q, k, v)))
     queries = convert(xp, q, dtype)
     keys, values = (_per_query_head(xp, convert(xp, x, dtype), h) for x in (k, v))
@@ -117,6 +117,9 @@ def blocked_attention(
 
 def _require_attention_shapes(q, k, v):
     for name, array in (("q", q), ("k", k), ("v", v)):
+        if array is None:
+            msg = f"{name} must be an array (batch, heads, tokens, dim), got None"
+            raise DTypeError(msg)
         require_floating(name, array.dtype)
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.ndim == k.ndim == v.ndim == 4:
@@ -143,6 +146,17 @@ def _alignment(causal):
         return causal
     msg = f'causal must be a boolean, "bottom-right" or "top-left", got {causal!r}'
     raise OptionError(msg)
+
+
+def _finite(scale):
+    try:
+        number = float(scale)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        msg = f"scale must be a finite number, or None for 1/sqrt(d), got {scale!r}"
+        raise OptionError(msg)
+    return number
 
 
 def _require_key_block(key_block):

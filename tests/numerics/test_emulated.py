@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from emulated_inputs import FLOAT64, ORDERS, RULES, U64, bits, problem, scored
+from softcarry.errors import OptionError
 from softcarry.numerics import EmulatedKernel, FloatFormat
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -299,3 +300,11 @@ def test_the_representation_makes_the_same_kernel(options):
     again = eval(repr(kernel), {"EmulatedKernel": EmulatedKernel, "FloatFormat": FloatFormat})
     assert vars(again) == vars(kernel)
     assert vars(pickle.loads(pickle.dumps(kernel))) == vars(kernel)
+
+
+def test_an_alignment_that_is_not_emulated_is_refused():
+    q = np.ones((1, 1, 2, 4), np.float32)
+    with pytest.raises(OptionError, match=r"causal is True \(bottom-right\) or False.*'top-left'"):
+        EmulatedKernel()(q, q, q, causal="top-left")
+    right, _ = EmulatedKernel()(q, q, q, causal="bottom-right")
+    np.testing.assert_array_equal(right, EmulatedKernel()(q, q, q, causal=True)[0])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from softcarry.errors import OptionError
 from softcarry.numerics import _emulated_gate as gate
 from softcarry.numerics._arguments import one_of, whole
 from softcarry.numerics._formats import FloatFormat, RoundingMode, formats, get_format
@@ -246,7 +247,7 @@ class EmulatedKernel:
             Before any work.
         """
         arrays = gate.inputs(q, k, v, mask, scale)
-        m, running_sum, o = self._carries(arrays, bool(causal))
+        m, running_sum, o = self._carries(arrays, _bottom_right(causal))
         empty = running_sum == 0.0
         # NaN and infinity are results here, and no reason to warn.
         with np.errstate(all="ignore"):
@@ -327,3 +328,11 @@ def _spelling(value: Any) -> Any:
     if isinstance(value, FloatFormat):
         return value.name if formats.get(value.name) == value else value
     return value
+
+
+def _bottom_right(causal) -> bool:
+    # Any other string would be true, and silently give the one alignment there is.
+    if isinstance(causal, bool | np.bool_) or (isinstance(causal, str) and causal == "bottom-right"):
+        return bool(causal)
+    msg = f"causal is True (bottom-right) or False here, got {causal!r}: give any other alignment as a mask"
+    raise OptionError(msg)

@@ -36,6 +36,13 @@ def test_sound_kernels_pass(kernel, seed):
     assert examination.facts["unit of the lse"].value == "e"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_lse_that_is_not_finite_is_said_to_be_just_that(value):
+    examination = examine(TwoPass(lse=lambda m, total, _scale: 0 * m + value), "LSE")
+    assert "the lse of 1 equal scores 0 is not finite" in messages(examination)
+    assert not any("ln n" in message for message in messages(examination))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 def test_sound_kernels_pass_in_other_dtypes(dtype):
     assert messages(examine(blocked_attention, "LSE", dtype=dtype)) == []

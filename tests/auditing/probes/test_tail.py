@@ -42,8 +42,7 @@ def test_sound_kernels_pass(kernel, seed):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("kernel", SOUND.values(), ids=SOUND)
 def test_sound_kernels_pass_in_16_bits(kernel, dtype):
-    for seed in range(2):
-        assert messages(examine(kernel, "TAIL", dtype=dtype, seed=seed)) == []
+    assert messages(examine(kernel, "TAIL", dtype=dtype)) == []
 
 
 @pytest.mark.usefixtures("few_shapes")
@@ -72,12 +71,11 @@ def test_torch_passes(path, dtype):
         assert examination.facts["exact_cases"].value["a single key"]
 
 
-@pytest.mark.parametrize(("path", "dtype"), [("flash", "bfloat16"), ("math", "float32")])
-def test_torch_passes_in_all_shapes(path, dtype):
+def test_torch_passes_in_all_shapes():
     pytest.importorskip("torch")
     from softcarry.auditing.subjects import torch_sdpa
 
-    assert messages(examine(getattr(torch_sdpa, path)(), "TAIL", dtype=dtype)) == []
+    assert messages(examine(torch_sdpa.flash(), "TAIL", dtype="bfloat16")) == []
 
 
 def right(q, k, v, scale=None):

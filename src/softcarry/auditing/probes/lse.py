@@ -16,7 +16,7 @@ Public faults of this kind: pytorch#181645 (off by ln 2), sglang#40903 (base 2 t
 EasyContext#14 (the merge overflows), flash-attention#978 (+inf on empty rows), sycl-tla#848 (m + log2 l).
 """
 
-from math import log, sqrt
+from math import isfinite, log, sqrt
 
 import numpy as np
 
@@ -75,7 +75,15 @@ def _unit(examination):
     """Find the factor from the kernel's lse to the natural one, or None; what is not 1 is a finding."""
     measured = {}
     for keys, score in ((1, 0.0), (1, 16.0), (2, 0.0), (16, 0.0)):
-        measured[keys, score] = float(examination.call(*_equal_scores(keys, score)).lse[0, 0, 0])
+        lse = float(examination.call(*_equal_scores(keys, score)).lse[0, 0, 0])
+        if not isfinite(lse):
+            examination.fail(
+                f"the lse of {keys} equal scores {score:g} is not finite",
+                evidence={"lse": lse, "expected": score + log(keys)},
+                remedy="return m + ln l, with m the maximum of the row and l > 0 wherever the row has keys",
+            )
+            return None
+        measured[keys, score] = lse
     two = measured[2, 0.0]
     alpha = (measured[1, 16.0] - measured[1, 0.0]) / 16.0
     beta = (measured[16, 0.0] - two) / log(8.0)

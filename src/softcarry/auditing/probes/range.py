@@ -14,7 +14,8 @@ Conclusion
     sentinel (−1e4, −5e4, −1e30) in place of −∞, an lse in place of the pair (m, l).
 Tolerance
     Equal scores are equal computations, whose errors cancel: the master bound without the scores' share, a
-    sum of weights within n·u_P. Elsewhere the master bound, which grows with the size of the scores.
+    sum of weights within n·u_P. Elsewhere the master bound, which grows with the size of the scores; and a
+    kernel that is beyond it on moderate scores too is left to REF, unless large ones are far worse.
 Source
     Blanchard, Higham and Higham, IMA J. Numer. Anal. 41(4), 2021 (shifted softmax and its error).
 Public faults of this kind

@@ -133,5 +133,6 @@ def load_subject(name: str) -> "Subject":
         return getattr(import_module(module), function)()
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        msg = f"subject {name!r} does not load: {type(error).__name__}: {first}; {entry.install} may mend it"
+        hint = f"; {entry.install} may mend it" if entry.install else ""
+        msg = f"subject {name!r} does not load: {type(error).__name__}: {first}{hint}"
         raise MissingDependencyError(msg) from error
