@@ -20,10 +20,13 @@ LAYERS = (
         "softcarry._conventions",
         "softcarry.trace",
         "softcarry._trace_notes",
+        "softcarry.memory_passes",
+        "softcarry._counted_row",
         "softcarry.reference",
     ),
     ("softcarry.auditing",),
     ("softcarry.report",),
+    ("softcarry.benchmarks",),
     ("softcarry.cli", "softcarry.__main__"),
 )
 

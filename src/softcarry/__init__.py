@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from softcarry.carry import merge_ragged as merge_ragged
     from softcarry.errors import SoftcarryError as SoftcarryError
     from softcarry.moments import Moments as Moments
+    from softcarry.rows import Logprobs as Logprobs
+    from softcarry.rows import TopK as TopK
+    from softcarry.rows import get_num_threads as get_num_threads
+    from softcarry.rows import log_softmax as log_softmax
+    from softcarry.rows import logprobs as logprobs
+    from softcarry.rows import logsumexp as logsumexp
     from softcarry.rows import online_normalizer as online_normalizer
+    from softcarry.rows import set_num_threads as set_num_threads
+    from softcarry.rows import softmax as softmax
+    from softcarry.rows import softmax_topk as softmax_topk
     from softcarry.trace import recurrence as recurrence
 
 _HOMES = {
@@ -32,7 +41,16 @@ _HOMES = {
     "audit": "softcarry.auditing",
     "conventions": "softcarry._conventions",
     "merge_ragged": "softcarry.carry",
+    "Logprobs": "softcarry.rows",
+    "TopK": "softcarry.rows",
+    "get_num_threads": "softcarry.rows",
+    "log_softmax": "softcarry.rows",
+    "logprobs": "softcarry.rows",
+    "logsumexp": "softcarry.rows",
     "online_normalizer": "softcarry.rows",
+    "set_num_threads": "softcarry.rows",
+    "softmax": "softcarry.rows",
+    "softmax_topk": "softcarry.rows",
     "recurrence": "softcarry.trace",
 }
 

@@ -23,6 +23,8 @@ _COMMANDS = {
     "trace": "Show the carry of one row step by step, beside the sum it stands for.",
     "stagnation": "Measure running sums: where a format stops adding, and what a tree saves.",
     "envelope": "Measure the error of a carry against n/Bc, the number of its updates.",
+    "bench": "Measure speed and memory beside what people use today, against written targets.",
+    "passes": "Count how often each kind of softmax reads and writes a score.",
 }
 """The commands and the first lines of their docstrings: read from there, a list would load every command."""
 

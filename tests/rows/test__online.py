@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from _carry_oracle import exact
 from softcarry.errors import DTypeError, OptionError
-from softcarry.rows import online_normalizer
+from softcarry.rows._online import online_normalizer
 
 NAN, INF = math.nan, math.inf
 

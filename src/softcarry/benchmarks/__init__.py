@@ -1,0 +1,5 @@
+"""What ``softcarry bench`` runs: measurements of speed and memory beside what people use today.
+
+A suite is a file: ``rows``, ``emulated_sums``, ``emulated_kernel``. Each returns plain results, which the
+command shows; the machinery that they share begins with an underscore.
+"""

@@ -1,0 +1,1 @@
+"""Compiled kernels, written in Python: vectors as LLVM IR, loops over them, threads to share the work."""

@@ -1,0 +1,296 @@
+"""Between memory and vectors, inside compiled code: element types, loads, stores, a counter for threads.
+
+Memory is addressed by plain integers, and its element type named by a scalar that stands for it (`ELEMENTS`).
+What is loaded is converted to the working type, float32 or float64; what is stored is rounded to nearest
+even.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from softcarry.cpu.simd import BLOCK, STRIP, Vector, broadcast, constant, intrinsic
+
+ELEMENTS = {
+    "float32": np.float32(0),
+    "float64": np.float64(0),
+    "bfloat16": np.uint16(0),
+    "float16": np.int16(0),
+}
+"""A scalar for each element type; compiled code knows the two 16-bit types by integers of their size."""
+
+_INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
+
+
+class _Element(NamedTuple):
+    """An element type in memory: its LLVM type, the type that it is computed in, and its bytes."""
+
+    memory: Any
+    working: types.Float
+    size: int
+
+
+_BY_TYPE = {
+    types.float32: _Element(ir.FloatType(), types.float32, 4),
+    types.float64: _Element(ir.DoubleType(), types.float64, 8),
+    types.uint16: _Element(ir.IntType(16), types.float32, 2),
+    types.int16: _Element(ir.HalfType(), types.float32, 2),
+}
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _widen(builder: Any, raw: Any, element: Any) -> Any:
+    """Convert what was loaded, a vector or a single element, to the working type; exact."""
+    if element == types.uint16:
+        wide = _like(raw.type, _INT32)
+        return builder.bitcast(
+            builder.shl(builder.zext(raw, wide), constant(wide, 16)), _like(raw.type, ir.FloatType())
+        )
+    if element == types.int16:
+        return builder.fpext(raw, _like(raw.type, ir.FloatType()))
+    return raw
+
+
+def _narrow(builder: Any, lanes: Any, element: Any) -> Any:
+    """Round the working type to the element's, to nearest even; a NaN stays one."""
+    if element == types.uint16:
+        wide = _like(lanes.type, _INT32)
+        bits = builder.bitcast(lanes, wide)
+        odd = builder.and_(builder.lshr(bits, constant(wide, 16)), constant(wide, 1))
+        rounded = builder.add(builder.add(bits, constant(wide, 0x7FFF)), odd)
+        # The carry of the addition would turn a NaN with a full payload into −0.
+        is_nan = builder.fcmp_unordered("uno", lanes, lanes)
+        quiet = builder.or_(bits, constant(wide, 0x400000))
+        high = builder.lshr(builder.select(is_nan, quiet, rounded), constant(wide, 16))
+        return builder.trunc(high, _like(lanes.type, ir.IntType(16)))
+    if element == types.int16:
+        return builder.fptrunc(lanes, _like(lanes.type, ir.HalfType()))
+    return lanes
+
+
+def _like(shape: Any, scalar: Any) -> Any:
+    return ir.VectorType(scalar, shape.count) if isinstance(shape, ir.VectorType) else scalar
+
+
+def _loader(lanes_of: Callable[[types.Float], int]) -> Any:
+    @intrinsic
+    def load(typingctx, element, address):
+        what = _BY_TYPE[element]
+        vector = Vector(what.working, lanes_of(what.working))
+
+        def generate(context, builder, signature, arguments):
+            kind = ir.VectorType(what.memory, vector.lanes)
+            raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
+            return _widen(builder, raw, element)
+
+        return vector(element, types.intp), generate
+
+    return load
+
+
+load_block = _loader(BLOCK.__getitem__)
+"""``load_block(element, address)``: a block from memory of any alignment."""
+load_strip = _loader(lambda working: STRIP)
+"""``load_strip(element, address)``: a strip from memory of any alignment."""
+
+
+@intrinsic
+def store(typingctx, element, address, vector):
+    """Round a vector to the element type and store it at any alignment."""
+
+    def generate(context, builder, signature, arguments):
+        lanes = _narrow(builder, arguments[2], element)
+        builder.store(lanes, _pointer(builder, arguments[1], lanes.type), align=1)
+        return context.get_dummy_value()
+
+    return types.void(element, types.intp, vector), generate
+
+
+@intrinsic
+def stream(typingctx, element, address, vector):
+    """Store past the caches: no line of the output is read first. The address must be a multiple of 64.
+
+    `fence` must follow before another thread reads.
+    """
+
+    def generate(context, builder, signature, arguments):
+        lanes = _narrow(builder, arguments[2], element)
+        instruction = builder.store(lanes, _pointer(builder, arguments[1], lanes.type), align=64)
+        instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_INT32, 1)]))
+        return context.get_dummy_value()
+
+    return types.void(element, types.intp, vector), generate
+
+
+@intrinsic
+def fence(typingctx):
+    """Wait until everything stored so far can be seen by other threads."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def load_element(typingctx, element, address):
+    """Load one element, converted to the working type."""
+    what = _BY_TYPE[element]
+
+    def generate(context, builder, signature, arguments):
+        raw = builder.load(_pointer(builder, arguments[1], what.memory), align=1)
+        return _widen(builder, raw, element)
+
+    return what.working(element, types.intp), generate
+
+
+@intrinsic
+def store_element(typingctx, element, address, number):
+    """Round one number of the working type to the element type and store it."""
+    what = _BY_TYPE[element]
+
+    def generate(context, builder, signature, arguments):
+        raw = _narrow(builder, arguments[2], element)
+        builder.store(raw, _pointer(builder, arguments[1], what.memory), align=1)
+        return context.get_dummy_value()
+
+    return types.void(element, types.intp, what.working), generate
+
+
+@intrinsic
+def copy_element(typingctx, element, source, destination):
+    """Copy one element, bit for bit."""
+    kind = ir.IntType(8 * _BY_TYPE[element].size)
+
+    def generate(context, builder, signature, arguments):
+        raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
+        builder.store(raw, _pointer(builder, arguments[2], kind), align=1)
+        return context.get_dummy_value()
+
+    return types.void(element, types.intp, types.intp), generate
+
+
+@intrinsic
+def load_partial(typingctx, element, address, count):
+    """Load the first ``count`` lanes of a strip, 0 < count < 8; −inf for the others. Reads nothing beyond."""
+    what = _BY_TYPE[element]
+    vector = Vector(what.working, STRIP)
+
+    def generate(context, builder, signature, arguments):
+        _, address, count = arguments
+        lanes = constant(vector.llvm, float("-inf"))
+        done = builder.append_basic_block("partial.done")
+        leaving = []
+        for lane in range(STRIP - 1):
+            place = builder.add(address, ir.Constant(_INT64, lane * what.size))
+            number = _widen(builder, builder.load(_pointer(builder, place, what.memory), align=1), element)
+            lanes = builder.insert_element(lanes, number, ir.Constant(_INT32, lane))
+            leaving.append((lanes, builder.block))
+            if lane < STRIP - 2:
+                following = builder.append_basic_block("partial.lane")
+                more = builder.icmp_signed(">", count, ir.Constant(_INT64, lane + 1))
+                builder.cbranch(more, following, done)
+                builder.position_at_end(following)
+            else:
+                builder.branch(done)
+        builder.position_at_end(done)
+        joined = builder.phi(vector.llvm)
+        for value, block in leaving:
+            joined.add_incoming(value, block)
+        return joined
+
+    return vector(element, types.intp, types.intp), generate
+
+
+@intrinsic
+def store_partial(typingctx, element, address, vector, count):
+    """Round and store the first ``count`` lanes of a strip, 0 < count < 8; writes nothing beyond."""
+    what = _BY_TYPE[element]
+
+    def generate(context, builder, signature, arguments):
+        _, address, vector, count = arguments
+        lanes = _narrow(builder, vector, element)
+        done = builder.append_basic_block("partial.done")
+        for lane in range(STRIP - 1):
+            number = builder.extract_element(lanes, ir.Constant(_INT32, lane))
+            place = builder.add(address, ir.Constant(_INT64, lane * what.size))
+            builder.store(number, _pointer(builder, place, what.memory), align=1)
+            if lane < STRIP - 2:
+                following = builder.append_basic_block("partial.lane")
+                more = builder.icmp_signed(">", count, ir.Constant(_INT64, lane + 1))
+                builder.cbranch(more, following, done)
+                builder.position_at_end(following)
+            else:
+                builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(element, types.intp, vector, types.intp), generate
+
+
+@intrinsic
+def element_size(typingctx, element):
+    """Bytes of an element in memory, as a constant."""
+    size = _BY_TYPE[element].size
+    return types.intp(element), lambda context, builder, sig, args: ir.Constant(_INT64, size)
+
+
+@intrinsic
+def block_lanes(typingctx, element):
+    """Lanes of a block of an element's working type, as a constant."""
+    lanes = BLOCK[_BY_TYPE[element].working]
+    return types.intp(element), lambda context, builder, sig, args: ir.Constant(_INT64, lanes)
+
+
+def _broadcaster(lanes_of: Callable[[types.Float], int]) -> Any:
+    @intrinsic
+    def filled(typingctx, element, number):
+        working = _BY_TYPE[element].working
+        vector = Vector(working, lanes_of(working))
+
+        def generate(context, builder, signature, arguments):
+            return broadcast(builder, vector, context.cast(builder, arguments[1], number, working))
+
+        return vector(element, number), generate
+
+    return filled
+
+
+filled_block = _broadcaster(BLOCK.__getitem__)
+"""``filled_block(element, number)``: a block with a number in every lane."""
+filled_strip = _broadcaster(lambda working: STRIP)
+"""``filled_strip(element, number)``: a strip with a number in every lane."""
+
+
+@intrinsic
+def claim(typingctx, counter):
+    """Add 1 to the 64-bit integer at an address, seen by all threads, and return what it was."""
+
+    def generate(context, builder, signature, arguments):
+        place = _pointer(builder, arguments[0], _INT64)
+        return builder.atomic_rmw("add", place, ir.Constant(_INT64, 1), "seq_cst")
+
+    return types.intp(types.intp), generate
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at an address, which need not be valid, to be read soon."""
+
+    def generate(context, builder, signature, arguments):
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        where = builder.inttoptr(arguments[0], byte)
+        builder.call(function, [where, *(ir.Constant(_INT32, option) for option in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate

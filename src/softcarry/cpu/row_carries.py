@@ -1,0 +1,107 @@
+"""The carries (m, l) of all rows of an array, and what follows from them: log-sum-exp, log-probabilities."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from softcarry.cpu.memory import claim, element_size, load_element, store_element
+from softcarry.cpu.row_layout import gather, row_address, row_addresses
+from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces
+
+GATHERED = 64 * CHUNK
+"""Bytes of a buffer that gathers rows which are not contiguous."""
+
+
+class CarryResults(NamedTuple):
+    """Where the results go; an address of 0 and targets of no column are passed over."""
+
+    m: NDArray[np.floating]
+    """(rows · pieces,) of the working format; the first of each row is its own in the end."""
+    l: NDArray[np.float64]
+    """(rows · pieces,), likewise."""
+    lse: int
+    """Address of (rows,) of the output's element type."""
+    targets: NDArray[np.int64]
+    """(rows, targets of a row)."""
+    logprobs: int
+    """Address of (rows, targets of a row) of the output's element type."""
+
+
+@njit
+def clear_pieces(grid, first_row, last_row, first, last, m, l):
+    """Make the carries empty of the pieces of rows between the elements ``first`` and ``last``."""
+    for row in range(first_row, last_row):
+        for piece in range(first // grid.piece, -(-last // grid.piece)):
+            m[row * grid.pieces + piece] = -np.inf
+            l[row * grid.pieces + piece] = 0.0
+
+
+@njit
+def summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, buffer):
+    """Summarise the pieces of rows between the elements ``first`` and ``last`` into m, l (rows · pieces)."""
+    size = element_size(element)
+    clear_pieces(grid, first_row, last_row, first, last, m, l)
+    if rows.step == size:
+        for row in range(first_row, last_row):
+            start = row_address(rows, row)
+            for begin in range(first, last, grid.piece):
+                at = row * grid.pieces + begin // grid.piece
+                count = min(grid.piece, last - begin)
+                m[at], l[at] = absorb(element, start + begin * size, count, m[at], l[at])
+        return
+    addresses = row_addresses(rows, first_row, last_row)
+    for begin in range(first, last, CHUNK):
+        count = min(CHUNK, last - begin)
+        gather(element, rows, addresses, begin, count, buffer)
+        for row in range(first_row, last_row):
+            at = row * grid.pieces + begin // grid.piece
+            place = buffer + (row - first_row) * count * size
+            m[at], l[at] = absorb_chunk(element, place, count, m[at], l[at])
+
+
+@njit
+def merge_row(m, l, row, pieces):
+    """Merge the pieces of a row into its first, and return them."""
+    at = row * pieces
+    if pieces > 1:
+        m[at], l[at] = merge_pieces(m, l, at, pieces)
+    return m[at], l[at]
+
+
+@njit(nogil=True, cache=True)
+def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
+    """Merge the pieces of some rows and write what is asked for."""
+    columns = results.targets.shape[1]
+    for row in range(first_row, last_row):
+        m, l = merge_row(results.m, results.l, row, grid.pieces)
+        if results.lse:
+            place = results.lse + row * element_size(out_element)
+            store_element(out_element, place, type(m)(log_sum_exp(m, l)))
+        if columns:
+            # A row without live scores has no logarithm to subtract from −inf.
+            shift, logarithm = (np.float64(m), math.log(l)) if m != -np.inf else (0.0, 0.0)
+            for t in range(columns):
+                x = load_element(element, row_address(rows, row) + results.targets[row, t] * rows.step)
+                place = results.logprobs + (row * columns + t) * element_size(out_element)
+                store_element(out_element, place, type(m)((np.float64(x) - shift) - logarithm))
+
+
+@njit(nogil=True, cache=True)
+def carry_rows(element, out_element, rows, grid, segments, units, counter, results):
+    """Claim units of work until none is left; rows in one segment are finished with it."""
+    buffer = np.empty(GATHERED, np.uint8)
+    unit = claim(counter)
+    while unit < units:
+        first_row = unit // segments * grid.group
+        last_row = min(grid.rows, first_row + grid.group)
+        first = unit % segments * grid.segment * grid.piece
+        last = min(grid.length, first + grid.segment * grid.piece)
+        summarise_group(
+            element, rows, grid, first_row, last_row, first, last, results.m, results.l, buffer.ctypes.data
+        )
+        if segments == 1:
+            finish_rows(element, out_element, rows, grid, results, first_row, last_row)
+        unit = claim(counter)

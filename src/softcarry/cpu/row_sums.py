@@ -1,0 +1,121 @@
+"""The carry (m, l) of contiguous elements: chunk by chunk, each read from memory once; and its merge.
+
+l is a float64: a chunk is summed in the working format, in 32 (16 in float64) lanes and then a tree, so that
+no sum in float32 has more than 16 terms in a row, and the error does not grow with the length.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from softcarry.cpu.exponential import exp
+from softcarry.cpu.memory import (
+    block_lanes,
+    element_size,
+    filled_block,
+    filled_strip,
+    load_block,
+    load_element,
+    load_partial,
+    load_strip,
+    prefetch,
+)
+from softcarry.cpu.simd import STRIP, folded_maximum, folded_sum, lane_maximum, lane_sum, larger
+
+CHUNK = 512
+"""Elements that are read twice, the second time from the first-level cache."""
+
+
+@njit(forceinline=True)
+def chunk_maximum(element, address, count):
+    """Return the largest of ``count`` elements, −inf for none; a NaN is passed over."""
+    size, lanes = element_size(element), block_lanes(element)
+    end = address + count * size
+    block = filled_block(element, -np.inf)
+    while address + lanes * size <= end:
+        block = larger(load_block(element, address), block)
+        address += lanes * size
+    strip = folded_maximum(block)
+    while address + STRIP * size <= end:
+        strip = larger(load_strip(element, address), strip)
+        address += STRIP * size
+    if address < end:
+        strip = larger(load_partial(element, address, (end - address) // size), strip)
+    return lane_maximum(strip)
+
+
+@njit(forceinline=True)
+def chunk_sum(element, address, count, shift):
+    """Return the sum of e^(x − shift) over ``count`` elements, none above the shift."""
+    size, lanes = element_size(element), block_lanes(element)
+    end = address + count * size
+    block = filled_block(element, 0.0)
+    shifts = filled_block(element, shift)
+    while address + lanes * size <= end:
+        # The next chunk comes from memory while this one is computed.
+        prefetch(address + CHUNK * size)
+        prefetch(address + CHUNK * size + 64)
+        block = block + exp(load_block(element, address) - shifts)
+        address += lanes * size
+    strip = folded_sum(block)
+    strip_shifts = filled_strip(element, shift)
+    while address + STRIP * size <= end:
+        strip = strip + exp(load_strip(element, address) - strip_shifts)
+        address += STRIP * size
+    if address < end:
+        strip = strip + exp(load_partial(element, address, (end - address) // size) - strip_shifts)
+    return lane_sum(strip)
+
+
+@njit
+def _has_nan(element, address, count):
+    for i in range(count):
+        x = load_element(element, address + i * element_size(element))
+        if x != x:
+            return True
+    return False
+
+
+@njit
+def absorb_chunk(element, address, count, m, l):
+    """Absorb at most CHUNK elements into (m, l)."""
+    top = chunk_maximum(element, address, count)
+    if top > m:
+        l *= math.exp(np.float64(m) - np.float64(top))
+        m = top
+    l += chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
+    # The maximum has passed over a NaN. l is NaN too where m = +inf, which a NaN would outrank.
+    if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
+        m = type(m)(np.nan)
+    return m, l
+
+
+@njit
+def absorb(element, address, count, m, l):
+    """Absorb any number of elements into (m, l)."""
+    for start in range(0, count, CHUNK):
+        place = address + start * element_size(element)
+        m, l = absorb_chunk(element, place, min(CHUNK, count - start), m, l)
+    return m, l
+
+
+@njit
+def merge_pieces(m, l, first, count):
+    """Merge ``count`` carries from index ``first`` on, left to right."""
+    top, total = m[first], l[first]
+    for i in range(first + 1, first + count):
+        if m[i] > top:
+            total = total * math.exp(np.float64(top) - np.float64(m[i])) + l[i]
+            top = m[i]
+        elif m[i] != m[i]:
+            top, total = m[i], l[i]
+        elif m[i] > -np.inf:
+            total += l[i] * math.exp(np.float64(m[i]) - np.float64(top))
+    return top, total
+
+
+@njit
+def log_sum_exp(m, l):
+    """Return m + ln l in float64; ±inf and NaN as the carry has them."""
+    return np.float64(m) if m == np.inf or m == -np.inf else m + math.log(l)

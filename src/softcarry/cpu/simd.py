@@ -1,0 +1,216 @@
+"""Vectors inside compiled code: a Numba type whose values are LLVM vectors, and arithmetic of their lanes.
+
+A vector is either a *block* (32 float32 or 16 float64) or a *strip* (8 of either). LLVM splits both into the
+registers that the host has: 8 float32 at once on AVX2, 16 on AVX-512, 4 on NEON. A block is thus several
+registers, whose operations do not wait for each other; and since the number of lanes is the same on every
+host, so are the bits of a sum over them.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+from llvmlite import ir
+from numba import extending
+from numba.core import cgutils, types
+from numba.core.imputils import lower_builtin
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import models, register_model
+
+intrinsic = cast("Callable[[Callable[..., Any]], Any]", extending.intrinsic)
+"""Numba's decorator for functions that are written in LLVM IR."""
+
+STRIP = 8
+"""Lanes of a strip."""
+
+BLOCK = {types.float32: 32, types.float64: 16}
+"""Lanes of a block."""
+
+_LLVM = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
+_BITS = {types.float32: ir.IntType(32), types.float64: ir.IntType(64)}
+_INT32 = ir.IntType(32)
+
+
+class Vector(types.Type):
+    """The Numba type of a vector of floating-point lanes."""
+
+    def __init__(self, scalar: types.Float, lanes: int) -> None:
+        self.scalar = scalar
+        self.lanes = lanes
+        super().__init__(name=f"Vector({scalar}, {lanes})")
+
+    @property
+    def llvm(self) -> Any:
+        """The LLVM type."""
+        return ir.VectorType(_LLVM[self.scalar], self.lanes)
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        super().__init__(manager, vector, vector.llvm)
+
+
+def constant(kind: Any, number: float) -> Any:
+    """Return the LLVM constant of a vector or scalar type with a number in every lane."""
+    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+
+
+def broadcast(builder: Any, vector: Vector, scalar: Any) -> Any:
+    """Return the LLVM vector with a scalar value in every lane."""
+    undefined = ir.Constant(vector.llvm, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(_INT32, 0))
+    return builder.shuffle_vector(first, undefined, constant(ir.VectorType(_INT32, vector.lanes), 0))
+
+
+@intrinsic
+def splat(typingctx, vector, number):
+    """Return a vector of the type of ``vector`` with a number, of any real type, in every lane."""
+
+    def generate(context, builder, signature, arguments):
+        scalar = context.cast(builder, arguments[1], number, vector.scalar)
+        return broadcast(builder, vector, scalar)
+
+    return vector(vector, number), generate
+
+
+def _define(operation: Any, instruction: str) -> None:
+    class Template(AbstractTemplate):
+        key = operation
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            if len(args) == 2 and isinstance(args[0], Vector) and args[0] == args[1]:
+                return signature(args[0], *args)
+            return None
+
+    cast("Any", infer_global)(operation)(Template)
+
+    @lower_builtin(operation, Vector, Vector)
+    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return getattr(builder, instruction)(*arguments)
+
+
+for _operation, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+    _define(_operation, _instruction)
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """a·b + c, rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        name = f"llvm.fma.v{a.lanes}f{a.scalar.bitwidth}"
+        kind = ir.FunctionType(a.llvm, [a.llvm] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+    return a(a, a, a), generate
+
+
+@intrinsic
+def larger(typingctx, x, running):
+    """Return the larger of x and a running maximum, lane by lane; a NaN in x is passed over."""
+
+    def generate(context, builder, signature, arguments):
+        x, running = arguments
+        return builder.select(builder.fcmp_ordered(">", x, running), x, running)
+
+    return x(x, x), generate
+
+
+@intrinsic
+def zero_below(typingctx, x, bound, value):
+    """``value``, with 0 where x < bound; where x is NaN it is ``value``."""
+
+    def generate(context, builder, signature, arguments):
+        x, bound, value = arguments
+        return builder.select(
+            builder.fcmp_ordered("<", x, bound), constant(signature.return_type.llvm, 0.0), value
+        )
+
+    return x(x, x, x), generate
+
+
+@intrinsic
+def power_of_two(typingctx, shifted):
+    """2^n from n + 1.5·2^t, t the stored mantissa bits, whose low bits hold n; any bits give some number."""
+    bits, bias = (23, 127) if shifted.scalar == types.float32 else (52, 1023)
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.VectorType(_BITS[shifted.scalar], shifted.lanes)
+        raised = builder.add(builder.bitcast(arguments[0], kind), constant(kind, bias))
+        return builder.bitcast(builder.shl(raised, constant(kind, bits)), shifted.llvm)
+
+    return shifted(shifted), generate
+
+
+@intrinsic
+def any_above(typingctx, x, bound):
+    """Whether a lane of x is above that of ``bound``, or NaN."""
+
+    def generate(context, builder, signature, arguments):
+        mask = builder.fcmp_unordered(">", *arguments)
+        bits = builder.bitcast(mask, ir.IntType(x.lanes))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+
+    return types.boolean(x, x), generate
+
+
+def _fold(builder: Any, lanes: Any, count: int, combine: Callable[[Any, Any], Any], until: int) -> Any:
+    """Combine the two halves until so many lanes are left: a tree whose shape no host changes."""
+    while count > until:
+        count //= 2
+        low, high = (
+            ir.Constant(ir.VectorType(_INT32, count), list(range(start, start + count)))
+            for start in (0, count)
+        )
+        undefined = ir.Constant(lanes.type, ir.Undefined)
+        lanes = combine(
+            builder.shuffle_vector(lanes, undefined, low), builder.shuffle_vector(lanes, undefined, high)
+        )
+    return lanes
+
+
+def _maximum(builder: Any) -> Callable[[Any, Any], Any]:
+    return lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+@intrinsic
+def folded_sum(typingctx, block):
+    """Return the strip of the sums of a block's lanes that are 8 apart."""
+
+    def generate(context, builder, signature, arguments):
+        return _fold(builder, arguments[0], block.lanes, builder.fadd, STRIP)
+
+    return Vector(block.scalar, STRIP)(block), generate
+
+
+@intrinsic
+def folded_maximum(typingctx, block):
+    """Return the strip of the maxima of a block's lanes that are 8 apart; there must be no NaN."""
+
+    def generate(context, builder, signature, arguments):
+        return _fold(builder, arguments[0], block.lanes, _maximum(builder), STRIP)
+
+    return Vector(block.scalar, STRIP)(block), generate
+
+
+@intrinsic
+def lane_sum(typingctx, vector):
+    """Return the sum of all lanes."""
+
+    def generate(context, builder, signature, arguments):
+        one = _fold(builder, arguments[0], vector.lanes, builder.fadd, 1)
+        return builder.extract_element(one, ir.Constant(_INT32, 0))
+
+    return vector.scalar(vector), generate
+
+
+@intrinsic
+def lane_maximum(typingctx, vector):
+    """Return the largest lane; there must be no NaN."""
+
+    def generate(context, builder, signature, arguments):
+        one = _fold(builder, arguments[0], vector.lanes, _maximum(builder), 1)
+        return builder.extract_element(one, ir.Constant(_INT32, 0))
+
+    return vector.scalar(vector), generate

@@ -1,0 +1,141 @@
+"""The arrays that row functions take: NumPy's and torch's on the CPU, seen without a copy."""
+
+import sys
+from numbers import Integral
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from softcarry._arrays import Array, DType, array_namespace, dtype_name
+from softcarry.cpu.row_layout import SIZES, Operand, Rows
+from softcarry.errors import DTypeError, OptionError
+
+NUMPY_DTYPES = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+"""NumPy's dtype of each element type."""
+
+_NUMPY_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def is_tensor(array: Any) -> bool:
+    """Whether an object is a torch tensor; torch is not imported to find out."""
+    return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
+
+
+def scores_of(x: Array) -> Array:
+    """Return an array of one of the four element types: the same, or, for integers, a copy in float64.
+
+    Raises
+    ------
+    DTypeError
+        If x is no NumPy array or torch CPU tensor, of no real number type, or records gradients.
+    """
+    if type(x) is np.ndarray and x.dtype in _NUMPY_NAMES:
+        return x
+    array_namespace(x)
+    if is_tensor(x):
+        return _tensor_scores(x)
+    if not isinstance(x, np.ndarray | np.generic):
+        library = type(x).__module__.partition(".")[0]
+        msg = (
+            f"x must be a NumPy array or torch CPU tensor, got one of {library}: convert it by numpy.asarray"
+        )
+        raise DTypeError(msg)
+    x = np.asarray(x)
+    if x.dtype.kind in "iub":
+        return x.astype(np.float64)
+    native = x.dtype.newbyteorder("=")
+    if native not in _NUMPY_NAMES:
+        raise _not_real("x", x.dtype)
+    return x if x.dtype == native and x.dtype.isnative else x.astype(native)
+
+
+def _tensor_scores(x: Any) -> Any:
+    torch = sys.modules["torch"]
+    if x.device.type != "cpu" or x.layout is not torch.strided:
+        where = f"on {x.device}" if x.device.type != "cpu" else f"with layout {x.layout}"
+        msg = f"x must be a strided torch tensor on the CPU, got one {where}: convert it, for example x.cpu()"
+        raise DTypeError(msg)
+    if x.requires_grad and torch.is_grad_enabled():
+        msg = (
+            "x must not record gradients, which row functions don't have: call x.detach(), or torch.no_grad()"
+        )
+        raise DTypeError(msg)
+    x = x.detach()
+    if x.is_complex():
+        raise _not_real("x", x.dtype)
+    x = x.resolve_neg()
+    if not x.dtype.is_floating_point and not x.is_quantized:
+        return x.to(torch.float64)
+    if dtype_name(x.dtype) not in SIZES:
+        raise _not_real("x", x.dtype)
+    return x
+
+
+def _not_real(what: str, dtype: DType) -> DTypeError:
+    return DTypeError(
+        f"{what} must hold float64, float32, float16, bfloat16 or integers, got {dtype_name(dtype)}: "
+        f"convert it first, for example to float32"
+    )
+
+
+def element_of(array: Array) -> str:
+    """Return the name of an array's element type, one of four."""
+    return _NUMPY_NAMES[array.dtype] if isinstance(array, np.ndarray) else dtype_name(array.dtype)
+
+
+def require_axis(array: Array, axis: Any) -> int:
+    """Return an axis counted from the front.
+
+    Raises
+    ------
+    OptionError
+        If it is no integer or out of range.
+    """
+    if not isinstance(axis, Integral) or isinstance(axis, bool):
+        msg = f"axis must be an integer, got {axis!r}: reshape to reduce several axes at once"
+        raise OptionError(msg)
+    if not -array.ndim <= axis < array.ndim:
+        msg = f"axis must be from {-array.ndim} to {array.ndim - 1} for {array.ndim} axes, got {axis}"
+        if array.ndim == 0:
+            msg = f"x must have at least one axis, got shape () and axis {axis}: reshape it to (1,)"
+        raise OptionError(msg)
+    return int(axis) % array.ndim
+
+
+def operand(array: Array, axis: int) -> Operand:
+    """Describe an array of one of the four element types to the kernels; its rows lie along an axis."""
+    element = element_of(array)
+    if isinstance(array, np.ndarray):
+        address, strides = array.__array_interface__["data"][0], array.strides
+    else:
+        address, strides = array.data_ptr(), [SIZES[element] * stride for stride in array.stride()]
+    shape = tuple(array.shape)
+    lengths, steps = _coalesced(
+        [(length, stride) for i, (length, stride) in enumerate(zip(shape, strides, strict=True)) if i != axis]
+    )
+    count = 1
+    for length in lengths:
+        count *= length
+    step = strides[axis] if shape[axis] > 1 else SIZES[element]
+    rows = Rows(address, np.array(lengths, np.int64), np.array(steps, np.int64), step)
+    return Operand(element, rows, count, shape[axis])
+
+
+def _coalesced(axes: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Join neighbouring axes that one stride serves; there is at least one in the end."""
+    joined: list[tuple[int, int]] = []
+    for length, stride in axes:
+        if length == 1:
+            continue
+        if joined and joined[-1][1] == stride * length:
+            joined[-1] = (joined[-1][0] * length, stride)
+        else:
+            joined.append((length, stride))
+    joined = joined or [(1, 0)]
+    return [length for length, _ in joined], [stride for _, stride in joined]
