@@ -26,7 +26,10 @@ def test_every_public_module_name_is_lazy():
     assert heavy_modules_after("import softcarry as sc; dir(sc); sc.numerics; sc.Carry") == set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["audit", "--help"], ["plan", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["audit", "--help"], ["plan", "--help"], ["bench", "--help"], ["passes", "--help"]],
+)
 def test_help_loads_nothing_heavy(arguments):
     code = f"""
 from softcarry.cli import main

@@ -13,6 +13,7 @@ ROOT = Path(softcarry.__file__).parent
 LAYERS = (
     ("softcarry.errors", "softcarry._version"),
     ("softcarry._arrays",),
+    ("softcarry.cpu",),
     ("softcarry.numerics",),
     ("softcarry.carry", "softcarry.moments"),
     (

@@ -7,17 +7,27 @@ import softcarry as sc
 NAMES = {
     "Carry",
     "CarryStack",
+    "Logprobs",
     "Moments",
     "NormalisedCarry",
+    "RowStream",
     "SoftcarryError",
     "Subject",
+    "TopK",
     "__version__",
     "audit",
     "conventions",
+    "get_num_threads",
+    "log_softmax",
+    "logprobs",
+    "logsumexp",
     "merge_ragged",
     "numerics",
     "online_normalizer",
     "recurrence",
+    "set_num_threads",
+    "softmax",
+    "softmax_topk",
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from softcarry.errors import SoftcarryError as SoftcarryError
     from softcarry.moments import Moments as Moments
     from softcarry.rows import Logprobs as Logprobs
+    from softcarry.rows import RowStream as RowStream
     from softcarry.rows import TopK as TopK
     from softcarry.rows import get_num_threads as get_num_threads
     from softcarry.rows import log_softmax as log_softmax
@@ -42,6 +43,7 @@ _HOMES = {
     "conventions": "softcarry._conventions",
     "merge_ragged": "softcarry.carry",
     "Logprobs": "softcarry.rows",
+    "RowStream": "softcarry.rows",
     "TopK": "softcarry.rows",
     "get_num_threads": "softcarry.rows",
     "log_softmax": "softcarry.rows",

@@ -11,7 +11,7 @@ import pytest
 from softcarry import __version__
 from softcarry.cli import main
 
-COMMANDS = ("audit", "subjects", "plan", "trace", "stagnation", "envelope")
+COMMANDS = ("audit", "subjects", "plan", "trace", "stagnation", "envelope", "passes", "bench")
 
 
 @pytest.fixture(autouse=True)

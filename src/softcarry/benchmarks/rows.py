@@ -21,7 +21,7 @@ SHORT = ((4096, 128), (100000, 16))
 
 
 class Inputs(NamedTuple):
-    """Scores, one target a row, the same scores for torch, and what is right."""
+    """Scores, one target a row, and what is right."""
 
     x: "np.ndarray[Any, Any]"
     targets: "np.ndarray[Any, Any]"
@@ -29,7 +29,13 @@ class Inputs(NamedTuple):
 
 
 def long_shape(*, quick: bool) -> tuple[int, int]:
-    """Return the shape of the long rows; with ``quick`` they are fewer, an eighth."""
+    """Return the shape of the long rows; with ``quick`` they are fewer, an eighth.
+
+    Examples
+    --------
+    >>> long_shape(quick=True)
+    (8, 128256)
+    """
     rows, n = VOCABULARY
     return (rows // 8 if quick else rows), n
 
@@ -119,7 +125,13 @@ def inputs(shape: tuple[int, int], dtype: str, axis: int = -1) -> Inputs:
 
 
 def as_torch(x: "np.ndarray[Any, Any]") -> Any:
-    """Return the torch tensor of the same bytes."""
+    """Return the torch tensor of the same bytes.
+
+    Examples
+    --------
+    >>> as_torch(np.zeros(2, ml_dtypes.bfloat16)).dtype
+    torch.bfloat16
+    """
     import torch
 
     if x.dtype == ml_dtypes.bfloat16:

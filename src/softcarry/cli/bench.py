@@ -144,6 +144,10 @@ def _show_rows(measured: "Sequence[Measured]", memory: "Sequence[MeasuredMemory]
         _show_cases(measured)
     if memory:
         _show_memory(memory)
+    paragraph(
+        "ratio, +-: median of peer/ours over the rounds, and half the distance of its quartiles; read share: "
+        "what must be loaded and stored, over the one-pass read; beyond: beyond input and result"
+    )
 
 
 def _show_cases(measured: "Sequence[Measured]") -> None:
@@ -160,10 +164,6 @@ def _show_cases(measured: "Sequence[Measured]") -> None:
         for item in items:
             if item.reason:
                 paragraph(f"{item.case.name}: {item.status}, {item.reason}")
-    paragraph(
-        "ratio, +-: median of peer/ours and half the distance of its quartiles; read share: what must be "
-        "loaded and stored, over the one-pass read in the same rounds"
-    )
 
 
 def _title(group: str, items: "Sequence[Measured]") -> str:
@@ -195,7 +195,7 @@ def _cells(item: "Measured") -> tuple[str, ...]:
 def _show_memory(memory: "Sequence[MeasuredMemory]") -> None:
     lines = _table(
         *("case", "of", "result\nKiB", "beyond\nKiB", "target", "met"),
-        title="memory: peak beyond input and result, a vocabulary in float32",
+        title="memory: peak of a call on long rows",
         left=("case", "of", "met"),
     )
     for item in memory:

@@ -91,7 +91,7 @@ def logprobs(
     >>> import softcarry as sc
     >>> x = np.array([[2.0, 5.0, 1.0, 7.0], [1e8, 1e8 + 1, 1e8, 1e8]])
     >>> sc.logprobs(x, np.array([3, 1])).round(4)
-    array([-0.1351, -0.7437])
+    array([-0.135 , -0.7437])
     >>> sc.logprobs(x[0], 3, top_k=2).indices
     array([3, 1])
     """
@@ -113,7 +113,7 @@ def logprobs(
         return in_dtype_of(top.probabilities, place(as_kind(x, log_probabilities(scores, m, l))))
 
     return Logprobs(
-        None if chosen is None else result(_gathered(x, axis, chosen.indices), chosen.place),
+        None if chosen is None else result(gathered(x, axis, chosen.indices), chosen.place),
         result(np.moveaxis(scores, axis, -1), lambda array: moved_axis(array, -1, axis)),
         top.indices,
     )
@@ -139,8 +139,8 @@ def _chosen(x: Array, targets: Any, axis: int) -> _Chosen:
     if columns.shape[:-1] != rows:
         along = (*rows[:axis], "t", *rows[axis:])
         msg = (
-            f"targets must have shape {rows}, one a row, or ({', '.join(map(str, along))}), several along axis "
-            f"{axis}; got {indices.shape}"
+            f"targets must have shape {rows}, one a row, or ({', '.join(map(str, along))}), several along "
+            f"axis {axis}; got {indices.shape}"
         )
         raise ShapeError(msg)
     if indices.size and not (indices.min() >= 0 and indices.max() < n):
@@ -168,7 +168,7 @@ def _of_targets(x: Array, axis: int, chosen: _Chosen, dtype: DType | str | None,
     return returned(chosen.place(result), out)
 
 
-def _gathered(x: Array, axis: int, indices: NDArray[np.int64]) -> NDArray[np.floating]:
+def gathered(x: Array, axis: int, indices: NDArray[np.int64]) -> NDArray[np.floating]:
     """Return the scores (rows..., t) at some indices, in float64."""
     if isinstance(x, np.ndarray):
         return np.take_along_axis(np.moveaxis(x, axis, -1), indices, -1).astype(np.float64)

@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -142,8 +142,8 @@ class TopK:
         for part in parts:
             if part.k < min(wanted, part.n):
                 msg = (
-                    f"to merge to the top {wanted} every piece must have kept as many, one of {part.n} scores "
-                    f"has kept {part.k}: ask softmax_topk for k={wanted}, or merge with k={part.k}"
+                    f"to merge to the top {wanted} every piece must have kept as many, one of {part.n} "
+                    f"scores has kept {part.k}: ask softmax_topk for k={wanted}, or merge with k={part.k}"
                 )
                 raise OptionError(msg)
         spans = union_of_spans([span for part in parts for span in part.spans])
@@ -310,14 +310,20 @@ def union_of_spans(spans: list[tuple[int, int]]) -> Spans:
 
 
 def merged_carries(
-    parts: list[tuple[NDArray[np.floating], NDArray[np.float64]]],
+    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]],
 ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
     """Return the carry (m, l) of the union, l in float64, by the rules of `softcarry.Carry`."""
     m = functools.reduce(np.maximum, [m for m, _ in parts])
     shift = np.where(m == -math.inf, 0.0, m).astype(np.float64)
     with np.errstate(invalid="ignore"):
         rescaled = [np.where(top == -math.inf, 0.0, total * np.exp(top - shift)) for top, total in parts]
-    return m, functools.reduce(operator.add, rescaled)
+    return np.asarray(m), np.asarray(functools.reduce(operator.add, rescaled))
+
+
+def log_sum_exp(m: NDArray[np.floating], l: NDArray[np.float64]) -> NDArray[np.floating]:
+    """Return m + ln l in the format of m, rounded once from float64; ±inf and NaN as the carry has them."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.isinf(m), m, m + np.log(l)).astype(m.dtype)
 
 
 def assemble(
@@ -336,7 +342,6 @@ def assemble(
     with np.errstate(invalid="ignore", divide="ignore"):
         gaps = scores.astype(np.float64) - np.where(live, m[..., None], 0.0)
         probabilities = np.where(live, np.exp(gaps) / l[..., None], empty_value(empty)).astype(m.dtype)
-        lse = np.where(np.isinf(m), m, m + np.log(l)).astype(m.dtype)
 
     def placed(array: NDArray[Any]) -> Array:
         return as_kind(like, np.moveaxis(array, -1, axis))
@@ -345,7 +350,7 @@ def assemble(
         placed(scores),
         placed(indices),
         in_dtype_of(like, placed(probabilities)),
-        *(as_kind(like, array) for array in (lse, m, l)),
+        *(as_kind(like, array) for array in (log_sum_exp(m, l), m, l)),
         axis=axis,
         spans=spans,
         empty=empty,
