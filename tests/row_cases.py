@@ -24,6 +24,12 @@ LENGTHS = (
 SHORT = tuple(n for n in LENGTHS if n <= 4097)
 
 
+def result_dtypes(dtype) -> list[str]:
+    """Return the names of the dtypes a result may have: those no wider than the format of the sums."""
+    widest = 8 if np.dtype(dtype) == np.float64 else 4
+    return [name for name, result in DTYPES.items() if result.itemsize <= widest]
+
+
 def largest(dtype) -> float:
     return float(ml_dtypes.finfo(dtype).max)
 

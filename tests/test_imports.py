@@ -28,7 +28,14 @@ def test_every_public_module_name_is_lazy():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["audit", "--help"], ["plan", "--help"], ["bench", "--help"], ["passes", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["audit", "--help"],
+        ["plan", "--help"],
+        ["bench", "--help"],
+        ["passes", "--help"],
+    ],
 )
 def test_help_loads_nothing_heavy(arguments):
     code = f"""

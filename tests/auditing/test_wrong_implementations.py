@@ -6,10 +6,10 @@ to rescale, a softmax without its maximum, a blocked attention that makes NaN of
 
 import numpy as np
 import pytest
-from test_rows import assert_reads_once_and_keeps_two_numbers
 
 from examining import examine, messages
 from mutants import Online, TwoPass
+from one_pass import assert_reads_once_and_keeps_two_numbers
 
 CHECKS = ["EMPTY", "LSE", "RANGE", "REF"]
 

@@ -184,6 +184,11 @@ class TestTargets:
             targets = as_kind(kind, np.zeros(shape, np.int64))
             refused(ShapeError, lambda targets=targets: sc.logprobs(as_kind(kind, X), targets), str(shape))
 
+    def test_without_values(self, kind):
+        targets = torch.zeros(3, dtype=torch.int64, device="meta")
+        with pytest.raises(sc.SoftcarryError, match="targets"):
+            sc.logprobs(as_kind(kind, X), targets)
+
     def test_of_unsigned_integers_beyond_int64(self, kind):
         if kind == "numpy":
             targets = np.array([0, 1, 2**63 + 1], np.uint64)
@@ -307,6 +312,32 @@ def test_interleaved_but_disjoint_memory_is_taken():
     assert sc.softmax(memory[:, ::2], out=memory[:, 1::2]) is not None
     np.testing.assert_array_equal(memory[:, ::2], X)
     np.testing.assert_array_equal(memory[:, 1::2], sc.softmax(X))
+
+
+def test_masked_arrays_are_refused():
+    """Their mask would be ignored in silence."""
+    masked = np.ma.masked_array(X, X > 2)
+    for call in CALLS.values():
+        with pytest.raises(DTypeError, match="mask"):
+            call(masked)
+
+
+def test_tensors_that_are_read_negated_are_read_so():
+    """The imaginary part of a conjugate keeps the memory as it was, and a bit that says so."""
+    x = torch.complex(torch.from_numpy(X), torch.from_numpy(X)).conj().imag
+    assert x.is_neg()
+    np.testing.assert_array_equal(sc.softmax(x).numpy(), sc.softmax(-X))
+    out = torch.zeros(3, 4, dtype=torch.complex64).conj().imag
+    with pytest.raises(DTypeError, match=r"neg|bit|conj"):
+        sc.softmax(torch.from_numpy(X), out=out)
+
+
+def test_bytes_in_the_other_order():
+    for dtype in (">f8", ">f4", ">f2", "<f4", ">i4"):
+        other = X.astype(dtype)
+        assert sc.logsumexp(other).dtype.isnative
+        np.testing.assert_array_equal(sc.logsumexp(other), sc.logsumexp(other.astype(dtype[1:])))
+    np.testing.assert_array_equal(sc.logprobs(X, TARGETS.astype(">i8")), sc.logprobs(X, TARGETS))
 
 
 def test_scores_that_may_not_be_written_are_read():

@@ -23,6 +23,7 @@ from row_cases import (
     assert_same,
     layouts,
     pattern,
+    result_dtypes,
     rows_along,
 )
 from row_oracle import (
@@ -198,7 +199,7 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(kind):
     views = [values, np.ascontiguousarray(values.transpose(2, 0, 3, 1)).transpose(1, 3, 0, 2)]
     views.append(np.asfortranarray(values)[:, ::2, 1:, ::3])
     for view in views:
-        for axis in range(-4, 4):
+        for axis in (0, -3, 2, -1):
             x = as_kind(kind, view)
             got, kept = sc.logsumexp(x, axis=axis), sc.logsumexp(x, axis=axis, keepdims=True)
             assert tuple(kept.shape) == tuple(1 if a == axis % 4 else n for a, n in enumerate(view.shape))
@@ -270,8 +271,7 @@ def test_a_narrower_result_is_rounded_once_from_the_working_format(kind, dtype):
     values = np.stack([pattern(name, 90, DTYPES[dtype], seed) for name in names for seed in range(20)])
     x = as_kind(kind, values)
     full = as_numpy(sc.logsumexp(x, dtype=working_format(dtype).name)).astype(np.float64)
-    targets = [d for d in DTYPES if DTYPES[d].itemsize <= working_format(dtype).itemsize]
-    for target in targets:
+    for target in result_dtypes(dtype):
         want = narrowed(full, DTYPES[target]).astype(DTYPES[target])
         asked = [target, DTYPES[target]] if kind == "numpy" else [target, getattr(torch, target)]
         for name in asked:

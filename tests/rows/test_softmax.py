@@ -22,6 +22,7 @@ from row_cases import (
     assert_same,
     layouts,
     pattern,
+    result_dtypes,
     rows_along,
 )
 from row_oracle import (
@@ -180,7 +181,7 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(function, ki
     views.append(np.asfortranarray(values)[:, ::2, 1:, ::3])
     call = getattr(sc, function)
     for view in views:
-        for axis in range(4):
+        for axis in (0, 1, 2, 3):
             got = call(as_kind(kind, view), axis=axis)
             assert_function(function, view, got, axis)
             assert_same(call(as_kind(kind, view), axis=axis - 4), got)
@@ -220,9 +221,7 @@ def test_a_narrower_result_is_rounded_once_from_the_working_format(function, kin
     values = np.stack([pattern(name, 200, DTYPES[dtype], seed) for name in names for seed in range(3)])
     x, call = as_kind(kind, values), getattr(sc, function)
     full = as_numpy(call(x, dtype=working_format(dtype).name)).astype(np.float64)
-    for target in DTYPES:
-        if DTYPES[target].itemsize > working_format(dtype).itemsize:
-            continue
+    for target in result_dtypes(dtype):
         want = as_kind(kind, narrowed(full, DTYPES[target]).astype(DTYPES[target]))
         for name in [target, DTYPES[target] if kind == "numpy" else getattr(torch, target)]:
             assert_same(call(x, dtype=name), want)

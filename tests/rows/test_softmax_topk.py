@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from row_cases import (
     assert_same,
     layouts,
     pattern,
+    result_dtypes,
     rows_along,
 )
 from row_oracle import (
@@ -194,9 +196,7 @@ def test_probabilities_are_rounded_once_from_the_working_format(kind, dtype):
     values = np.stack([pattern("normal", 200, DTYPES[dtype], seed) for seed in range(10)])
     x = as_kind(kind, values)
     full = top_in_working_format(x, 40)
-    for target in DTYPES:
-        if DTYPES[target].itemsize > working_format(dtype).itemsize:
-            continue
+    for target in result_dtypes(dtype):
         want = narrowed(as_numpy(full.probabilities), DTYPES[target]).astype(DTYPES[target])
         for top in [sc.softmax_topk(x, 40, dtype=target)] + [sc.softmax_topk(x, 40)] * (target == dtype):
             assert_same(top.probabilities, as_kind(kind, want))
@@ -304,6 +304,14 @@ def test_pieces_of_many_rows_along_any_axis(kind, axis):
         assert_same(merged.indices, whole.indices)
         assert merged.probabilities.shape == whole.probabilities.shape
         assert merged.probabilities.dtype == whole.probabilities.dtype
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_of_other_processes_come_pickled(kind):
+    x = as_kind(kind, np.stack([pattern("normal", 30, np.float32, seed) for seed in range(2)]))
+    pieces = [pickle.loads(pickle.dumps(part)) for part in pieces_of(x, [7, 20], 6)]
+    whole = sc.softmax_topk(x, 6)
+    assert_merged(pieces[2].merge(*pieces[:2]), whole, as_numpy(x))
 
 
 def test_pieces_apart_may_be_filled_in_later():

@@ -237,10 +237,53 @@ def store_partial(typingctx, element, address, vector, count):
 
 
 @intrinsic
+def transpose(typingctx, element, source, stride, out_element, target, out_stride):
+    """Copy an 8 × 8 matrix to its transpose: both have rows of contiguous elements, their strides are in bytes."""
+    what = _BY_TYPE[element]
+
+    def generate(context, builder, signature, arguments):
+        _, source, stride, _, target, out_stride = arguments
+        raw = ir.VectorType(what.memory, STRIP)
+        rows = []
+        for r in range(STRIP):
+            place = builder.add(source, builder.mul(stride, ir.Constant(_INT64, r)))
+            rows.append(_widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
+        # Each round interleaves rows that are 4, 2 and 1 apart: after three, lane r of row j is lane j of row
+        # r.
+        low, high = (
+            [lane // 2 + start + STRIP * (lane % 2) for lane in range(STRIP)] for start in (0, STRIP // 2)
+        )
+        for _ in range(3):
+            interleaved = []
+            for r in range(half):
+                for lanes in (low, high):
+                    mask = ir.Constant(ir.VectorType(_INT32, STRIP), lanes)
+                    interleaved.append(builder.shuffle_vector(rows[r], rows[r + half], mask))
+            rows = interleaved
+        for r in range(STRIP):
+            place = builder.add(target, builder.mul(out_stride, ir.Constant(_INT64, r)))
+            lanes = _narrow(builder, rows[r], out_element)
+            builder.store(lanes, _pointer(builder, place, lanes.type), align=1)
+        return context.get_dummy_value()
+
+    integers = (types.intp, types.intp)
+    return types.void(element, *integers, out_element, *integers), generate
+
+
+@intrinsic
 def element_size(typingctx, element):
     """Bytes of an element in memory, as a constant."""
     size = _BY_TYPE[element].size
     return types.intp(element), lambda context, builder, sig, args: ir.Constant(_INT64, size)
+
+
+@intrinsic
+def lowest(typingctx, element):
+    """Return the lowest finite number of an element's working type, as a constant."""
+    working = _BY_TYPE[element].working
+    kind, like = (ir.FloatType(), np.float32) if working == types.float32 else (ir.DoubleType(), np.float64)
+    number = float(np.finfo(like).min)
+    return working(element), lambda context, builder, sig, args: ir.Constant(kind, number)
 
 
 @intrinsic

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from softcarry.cpu.memory import claim, element_size, load_element, store_element
 from softcarry.cpu.row_layout import gather, row_address, row_addresses
-from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces
+from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces, summarise_chunk
+from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, summarise_tile
+from softcarry.cpu.simd import STRIP
 
 GATHERED = 64 * CHUNK
 """Bytes of a buffer that gathers rows which are not contiguous."""
@@ -43,6 +45,10 @@ def clear_pieces(grid, first_row, last_row, first, last, m, l):
 def summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, buffer):
     """Summarise the pieces of rows between the elements ``first`` and ``last`` into m, l (rows · pieces)."""
     size = element_size(element)
+    if rows.step == size and grid.length <= CHUNK:
+        for row in range(first_row, last_row):
+            m[row], l[row] = summarise_chunk(element, row_address(rows, row), grid.length)
+        return
     clear_pieces(grid, first_row, last_row, first, last, m, l)
     if rows.step == size:
         for row in range(first_row, last_row):
@@ -62,7 +68,7 @@ def summarise_group(element, rows, grid, first_row, last_row, first, last, m, l,
             m[at], l[at] = absorb_chunk(element, place, count, m[at], l[at])
 
 
-@njit
+@njit(forceinline=True)
 def merge_row(m, l, row, pieces):
     """Merge the pieces of a row into its first, and return them."""
     at = row * pieces
@@ -74,9 +80,11 @@ def merge_row(m, l, row, pieces):
 @njit(nogil=True, cache=True)
 def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
     """Merge the pieces of some rows and write what is asked for."""
-    columns = results.targets.shape[1]
+    # An array taken from a tuple is counted, atomically: once, not once a row.
+    all_m, all_l, targets = results.m, results.l, results.targets
+    columns = targets.shape[1]
     for row in range(first_row, last_row):
-        m, l = merge_row(results.m, results.l, row, grid.pieces)
+        m, l = merge_row(all_m, all_l, row, grid.pieces)
         if results.lse:
             place = results.lse + row * element_size(out_element)
             store_element(out_element, place, type(m)(log_sum_exp(m, l)))
@@ -84,7 +92,7 @@ def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
             # A row without live scores has no logarithm to subtract from −inf.
             shift, logarithm = (np.float64(m), math.log(l)) if m != -np.inf else (0.0, 0.0)
             for t in range(columns):
-                x = load_element(element, row_address(rows, row) + results.targets[row, t] * rows.step)
+                x = load_element(element, row_address(rows, row) + targets[row, t] * rows.step)
                 place = results.logprobs + (row * columns + t) * element_size(out_element)
                 store_element(out_element, place, type(m)((np.float64(x) - shift) - logarithm))
 
@@ -92,16 +100,23 @@ def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
 @njit(nogil=True, cache=True)
 def carry_rows(element, out_element, rows, grid, segments, units, counter, results):
     """Claim units of work until none is left; rows in one segment are finished with it."""
+    m, l = results.m, results.l
     buffer = np.empty(GATHERED, np.uint8)
+    tile, terms = np.empty(TILE, m.dtype), np.empty(TILE, m.dtype)
     unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
         first = unit % segments * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
-        summarise_group(
-            element, rows, grid, first_row, last_row, first, last, results.m, results.l, buffer.ctypes.data
-        )
+        if grid.length <= SHORT:
+            for row in range(first_row, last_row, STRIP):
+                held = min(STRIP, last_row - row)
+                load_tile(element, rows, row, held, last, tile)
+                summarise_tile(tile, last, held, row, terms, m, l)
+        else:
+            place = buffer.ctypes.data
+            summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, place)
         if segments == 1:
             finish_rows(element, out_element, rows, grid, results, first_row, last_row)
         unit = claim(counter)

@@ -16,10 +16,15 @@ class Rows(NamedTuple):
     """The rows of an array: all axes but one, in C order. Strides are in bytes, of any sign or 0."""
 
     address: int
-    shape: NDArray[np.int64]
-    strides: NDArray[np.int64]
     step: int
     """Stride along a row."""
+    length: int
+    """Of the innermost axis of rows."""
+    stride: int
+    """Of the innermost axis of rows."""
+    outer_shape: NDArray[np.int64]
+    """Lengths of the other axes of rows."""
+    outer_strides: NDArray[np.int64]
 
 
 class Operand(NamedTuple):
@@ -65,14 +70,19 @@ class Grid(NamedTuple):
         return -(-self.rows // self.group) * self.segments
 
 
-@njit
+@njit(forceinline=True)
 def row_address(rows, row):
     """Address of the first element of a row."""
-    address = rows.address
-    for axis in range(rows.shape.size - 1, 0, -1):
-        address += row % rows.shape[axis] * rows.strides[axis]
-        row //= rows.shape[axis]
-    return address + row * rows.strides[0]
+    if row < rows.length:
+        return rows.address + row * rows.stride
+    address = rows.address + row % rows.length * rows.stride
+    row //= rows.length
+    # Each use of an array in a tuple is counted, atomically.
+    shape, strides = rows.outer_shape, rows.outer_strides
+    for axis in range(shape.size - 1, -1, -1):
+        address += row % shape[axis] * strides[axis]
+        row //= shape[axis]
+    return address
 
 
 @njit

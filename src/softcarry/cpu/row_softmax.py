@@ -23,6 +23,7 @@ from softcarry.cpu.memory import (
 from softcarry.cpu.row_carries import GATHERED, merge_row, summarise_group
 from softcarry.cpu.row_layout import gather, row_address, row_addresses, scatter
 from softcarry.cpu.row_sums import CHUNK
+from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, store_tile, summarise_tile
 from softcarry.cpu.simd import STRIP
 
 
@@ -63,7 +64,8 @@ def _write(element, out_element, source, target, count, shift, factor, logarithm
 
 
 @njit
-def _write_exponentials(element, out_element, source, target, count, shift, factor, streaming):
+def write_exponentials(element, out_element, source, target, count, shift, factor, streaming):
+    """Write e^(x − shift)·factor of ``count`` contiguous elements."""
     _write(element, out_element, source, target, count, shift, factor, False, streaming)
 
 
@@ -72,8 +74,8 @@ def _write_logarithms(element, out_element, source, target, count, shift, factor
     _write(element, out_element, source, target, count, shift, factor, True, streaming)
 
 
-@njit
-def _normaliser(m, l, logarithms, empty):
+@njit(forceinline=True)
+def normaliser(m, l, logarithms, empty):
     """Return the shift, and 1/l or ln l, of a row; what an empty row has in place of either."""
     if m == -np.inf:
         return type(m)(0.0), type(m)(empty)
@@ -102,7 +104,7 @@ def write_group(
     size, out_size = element_size(element), element_size(out_element)
     if rows.step == size and out.step == out_size:
         for row in range(first_row, last_row):
-            shift, factor = _normaliser(m[row * grid.pieces], l[row * grid.pieces], logarithms, empty)
+            shift, factor = normaliser(m[row * grid.pieces], l[row * grid.pieces], logarithms, empty)
             source = row_address(rows, row) + first * size
             target = row_address(out, row) + first * out_size
             if logarithms:
@@ -110,7 +112,7 @@ def write_group(
                     element, out_element, source, target, last - first, shift, factor, streaming
                 )
             else:
-                _write_exponentials(
+                write_exponentials(
                     element, out_element, source, target, last - first, shift, factor, streaming
                 )
         return
@@ -120,14 +122,41 @@ def write_group(
         count = min(CHUNK, last - begin)
         gather(element, rows, sources, begin, count, buffer)
         for row in range(first_row, last_row):
-            shift, factor = _normaliser(m[row * grid.pieces], l[row * grid.pieces], logarithms, empty)
+            shift, factor = normaliser(m[row * grid.pieces], l[row * grid.pieces], logarithms, empty)
             source = buffer + (row - first_row) * count * size
             target = results + (row - first_row) * count * out_size
             if logarithms:
                 _write_logarithms(element, out_element, source, target, count, shift, factor, False)
             else:
-                _write_exponentials(element, out_element, source, target, count, shift, factor, False)
+                write_exponentials(element, out_element, source, target, count, shift, factor, False)
         scatter(out_element, out, targets, begin, count, results)
+
+
+@njit
+def _write_short_rows(
+    element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
+):
+    """Summarise and write rows of at most SHORT elements."""
+    tile, terms, factors = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
+    size = STRIP * tile.itemsize
+    for row in range(first_row, last_row, STRIP):
+        held = min(STRIP, last_row - row)
+        load_tile(element, rows, row, held, grid.length, tile)
+        summarise_tile(tile, grid.length, held, row, terms, m, l)
+        for r in range(STRIP):
+            at = row + min(r, held - 1)
+            factors[STRIP + r], factors[r] = normaliser(m[at], l[at], logarithms, empty)
+        factor = load_strip(tile[0], factors.ctypes.data)
+        if logarithms:
+            shift = load_strip(tile[0], factors.ctypes.data + size)
+            for j in range(grid.length):
+                x = load_strip(tile[0], tile.ctypes.data + j * size)
+                store(tile[0], terms.ctypes.data + j * size, (x - shift) - factor)
+        else:
+            for j in range(grid.length):
+                term = load_strip(tile[0], terms.ctypes.data + j * size)
+                store(tile[0], terms.ctypes.data + j * size, term * factor)
+        store_tile(out_element, out, row, held, grid.length, terms)
 
 
 @njit(nogil=True, cache=True)
@@ -152,12 +181,19 @@ def softmax_rows(
     Rows of several segments take two calls: all are summarised before any is written.
     """
     buffer = np.empty(3 * GATHERED, np.uint8)
+    scratch = np.empty(2 * TILE + 2 * STRIP, m.dtype)
     unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
         first = unit % segments * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
+        if grid.length <= SHORT:
+            _write_short_rows(
+                element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
+            )
+            unit = claim(counter)
+            continue
         if summarising:
             place = buffer.ctypes.data
             summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, place)

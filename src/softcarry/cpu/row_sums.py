@@ -32,11 +32,13 @@ def chunk_maximum(element, address, count):
     """Return the largest of ``count`` elements, −inf for none; a NaN is passed over."""
     size, lanes = element_size(element), block_lanes(element)
     end = address + count * size
-    block = filled_block(element, -np.inf)
-    while address + lanes * size <= end:
-        block = larger(load_block(element, address), block)
-        address += lanes * size
-    strip = folded_maximum(block)
+    strip = filled_strip(element, -np.inf)
+    if address + lanes * size <= end:
+        block = filled_block(element, -np.inf)
+        while address + lanes * size <= end:
+            block = larger(load_block(element, address), block)
+            address += lanes * size
+        strip = folded_maximum(block)
     while address + STRIP * size <= end:
         strip = larger(load_strip(element, address), strip)
         address += STRIP * size
@@ -50,15 +52,17 @@ def chunk_sum(element, address, count, shift):
     """Return the sum of e^(x − shift) over ``count`` elements, none above the shift."""
     size, lanes = element_size(element), block_lanes(element)
     end = address + count * size
-    block = filled_block(element, 0.0)
-    shifts = filled_block(element, shift)
-    while address + lanes * size <= end:
-        # The next chunk comes from memory while this one is computed.
-        prefetch(address + CHUNK * size)
-        prefetch(address + CHUNK * size + 64)
-        block = block + exp(load_block(element, address) - shifts)
-        address += lanes * size
-    strip = folded_sum(block)
+    strip = filled_strip(element, 0.0)
+    if address + lanes * size <= end:
+        block = filled_block(element, 0.0)
+        shifts = filled_block(element, shift)
+        while address + lanes * size <= end:
+            # The next chunk comes from memory while this one is computed.
+            prefetch(address + CHUNK * size)
+            prefetch(address + CHUNK * size + 64)
+            block = block + exp(load_block(element, address) - shifts)
+            address += lanes * size
+        strip = folded_sum(block)
     strip_shifts = filled_strip(element, shift)
     while address + STRIP * size <= end:
         strip = strip + exp(load_strip(element, address) - strip_shifts)
@@ -77,6 +81,25 @@ def _has_nan(element, address, count):
     return False
 
 
+@njit(forceinline=True)
+def _true_maximum(element, address, count, m, l):
+    """Return m, or NaN if there is one among the elements: the maximum passes over it, but l does not.
+
+    l is NaN too where m = +inf, which a NaN outranks.
+    """
+    if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
+        return type(m)(np.nan)
+    return m
+
+
+@njit(forceinline=True)
+def summarise_chunk(element, address, count):
+    """Return the carry (m, l) of at most CHUNK elements."""
+    m = chunk_maximum(element, address, count)
+    l = np.float64(chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0)))
+    return _true_maximum(element, address, count, m, l), l
+
+
 @njit
 def absorb_chunk(element, address, count, m, l):
     """Absorb at most CHUNK elements into (m, l)."""
@@ -85,10 +108,7 @@ def absorb_chunk(element, address, count, m, l):
         l *= math.exp(np.float64(m) - np.float64(top))
         m = top
     l += chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
-    # The maximum has passed over a NaN. l is NaN too where m = +inf, which a NaN would outrank.
-    if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
-        m = type(m)(np.nan)
-    return m, l
+    return _true_maximum(element, address, count, m, l), l
 
 
 @njit
@@ -115,7 +135,7 @@ def merge_pieces(m, l, first, count):
     return top, total
 
 
-@njit
+@njit(forceinline=True)
 def log_sum_exp(m, l):
     """Return m + ln l in float64; ±inf and NaN as the carry has them."""
     return np.float64(m) if m == np.inf or m == -np.inf else m + math.log(l)

@@ -1,10 +1,9 @@
 """The k largest scores of all rows of an array, with the rows' carries, read from memory once.
 
-The k best are kept in a heap whose root is the worst of them. A block of scores none of which is above the
-root is passed over by one comparison of vectors.
+Scores above a bar are appended to a list; whenever it is full, the best k stay, and the bar rises to the
+worst of them. A block of scores none of which is above the bar is passed over by one comparison of vectors.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -18,97 +17,49 @@ from softcarry.cpu.memory import (
     filled_block,
     load_block,
     load_element,
-    store_element,
 )
 from softcarry.cpu.row_carries import GATHERED, clear_pieces, merge_row
 from softcarry.cpu.row_layout import gather, row_addresses
+from softcarry.cpu.row_order import select_best, sort_best
+from softcarry.cpu.row_softmax import normaliser, write_exponentials
 from softcarry.cpu.row_sums import CHUNK, absorb_chunk, chunk_maximum, log_sum_exp
-from softcarry.cpu.simd import any_above
+from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, rank_tile, summarise_tile
+from softcarry.cpu.simd import STRIP, lanes_above, lowest_bit
 
 
 @njit
-def ranks_before(x, i, y, j):
-    """Whether score x at index i ranks before y at j: NaN first, then by value, then by index."""
-    if x != x or y != y:
-        return x != x and (y == y or i < j)
-    return x > y or (x == y and i < j)
+def _select(element, address, count, offset, scores, indices, base, size, capacity, k, bar):
+    """Append those of ``count`` contiguous scores that are above the bar; a bar of NaN lets everything pass.
 
-
-@njit
-def _sift_down(scores, indices, base, size, x, i):
-    """Put (x, i) in place of the root of the heap at ``base``."""
-    parent = 0
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            break
-        at = base + child
-        if child + 1 < size and ranks_before(scores[at], indices[at], scores[at + 1], indices[at + 1]):
-            child, at = child + 1, at + 1
-        if not ranks_before(x, i, scores[at], indices[at]):
-            break
-        scores[base + parent], indices[base + parent] = scores[at], indices[at]
-        parent = child
-    scores[base + parent], indices[base + parent] = x, i
-
-
-@njit
-def _sift_up(scores, indices, base, size, x, i):
-    """Add (x, i) to the heap of ``size`` at ``base``."""
-    child = size
-    while child > 0:
-        parent = (child - 1) // 2
-        at = base + parent
-        if not ranks_before(scores[at], indices[at], x, i):
-            break
-        scores[base + child], indices[base + child] = scores[at], indices[at]
-        child = parent
-    scores[base + child], indices[base + child] = x, i
-
-
-@njit
-def _offer(scores, indices, base, size, k, x, i):
-    """Keep (x, i) if it is among the best so far, and return the size of the heap."""
-    if size < k:
-        _sift_up(scores, indices, base, size, x, i)
-        return size + 1
-    if ranks_before(x, i, scores[base], indices[base]):
-        _sift_down(scores, indices, base, k, x, i)
-    return size
-
-
-@njit
-def _sort(scores, indices, base, size):
-    """Turn a heap into a list, best first."""
-    for last in range(size - 1, 0, -1):
-        x, i = scores[base + last], indices[base + last]
-        scores[base + last], indices[base + last] = scores[base], indices[base]
-        _sift_down(scores, indices, base, last, x, i)
-
-
-@njit
-def _select(element, address, count, offset, scores, indices, base, size, k):
-    """Offer ``count`` contiguous scores, the first of which has index ``offset``."""
+    Return the size of the list and the bar, which rises to the k-th best whenever the list is full.
+    """
     width, lanes = element_size(element), block_lanes(element)
     for begin in range(0, count, lanes):
-        block = min(lanes, count - begin)
-        if size == k and block == lanes:
-            worst = filled_block(element, scores[base])
-            if not any_above(load_block(element, address + begin * width), worst):
+        held = min(lanes, count - begin)
+        above = ~np.uint64(0) >> np.uint64(64 - held)
+        if held == lanes:
+            above = lanes_above(load_block(element, address + begin * width), filled_block(element, bar))
+        while above:
+            i = begin + lowest_bit(above)
+            above &= above - np.uint64(1)
+            x = load_element(element, address + i * width)
+            if x <= bar:
                 continue
-        for j in range(begin, begin + block):
-            x = load_element(element, address + j * width)
-            size = _offer(scores, indices, base, size, k, x, offset + j)
-    return size
+            scores[base + size], indices[base + size] = x, offset + i
+            size += 1
+            if size == capacity and size > k:
+                select_best(scores, indices, base, size, k)
+                size, bar = k, scores[base + k - 1]
+    return size, bar
 
 
 @njit
-def _absorb_chunk(element, address, count, offset, m, l, scores, indices, base, size, k):
+def _absorb_chunk(element, address, count, offset, m, l, scores, indices, base, size, capacity, k, bar):
     m, l = absorb_chunk(element, address, count, m, l)
-    # Most chunks hold no score above the worst that is kept; a NaN, which ranks first, shows in l.
-    if size < k or l != l or chunk_maximum(element, address, count) > scores[base]:
-        size = _select(element, address, count, offset, scores, indices, base, size, k)
-    return m, l, size
+    # Most chunks hold no score above the bar; a NaN, which ranks first, shows in l.
+    if not chunk_maximum(element, address, count) <= bar or l != l:
+        size, bar = _select(element, address, count, offset, scores, indices, base, size, capacity, k, bar)
+    return m, l, size, bar
 
 
 class TopResults(NamedTuple):
@@ -119,45 +70,121 @@ class TopResults(NamedTuple):
     l: NDArray[np.float64]
     """(rows · pieces,), likewise."""
     scores: NDArray[np.floating]
-    """(rows · segments · k,) of the working format."""
+    """(rows · segments · capacity,) of the working format."""
     indices: NDArray[np.int64]
-    """(rows · segments · k,)."""
+    """(rows · segments · capacity,)."""
     sizes: NDArray[np.int64]
     """(rows · segments,): how full the lists are."""
+    bars: NDArray[np.floating]
+    """(rows · segments,) of the working format: what a score must be above to be kept, NaN for nothing."""
     lse: NDArray[np.floating]
     """(rows,) of the working format."""
     probabilities: int
     """Address of (rows, k) of the output's element type."""
 
 
+@njit(forceinline=True)
+def _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row):
+    """Write the lse of a row and the probabilities of its best k: those of `softmax`, to the bit."""
+    lse[row] = log_sum_exp(m, l)
+    shift, factor = normaliser(m, l, False, empty)
+    source = scores.ctypes.data + base * scores.itemsize
+    target = probabilities + row * k * element_size(out_element)
+    write_exponentials(scores[0], out_element, source, target, k, shift, factor, False)
+
+
 @njit(nogil=True, cache=True)
 def finish_top(out_element, grid, segments, k, empty, results, first_row, last_row):
     """Merge pieces and segments of some rows, sort the best, and write their probabilities."""
-    scores, indices, sizes = results.scores, results.indices, results.sizes
+    all_m, all_l, scores, indices, sizes, _, lse, probabilities = results
+    capacity = scores.size // sizes.size
     for row in range(first_row, last_row):
-        base = row * segments * k
-        size = sizes[row * segments]
+        base, size = row * segments * capacity, sizes[row * segments]
         for segment in range(1, segments):
-            other = base + segment * k
+            other = base + segment * capacity
             for j in range(sizes[row * segments + segment]):
-                size = _offer(scores, indices, base, size, k, scores[other + j], indices[other + j])
-        _sort(scores, indices, base, size)
-        m, l = merge_row(results.m, results.l, row, grid.pieces)
-        results.lse[row] = log_sum_exp(m, l)
-        for j in range(k):
-            p = empty
-            if m != -np.inf:
-                p = math.exp(np.float64(scores[base + j]) - np.float64(m)) / l
-            place = results.probabilities + (row * k + j) * element_size(out_element)
-            store_element(out_element, place, type(m)(p))
+                scores[base + size], indices[base + size] = scores[other + j], indices[other + j]
+                size += 1
+        select_best(scores, indices, base, size, k)
+        sort_best(scores, indices, base, k)
+        m, l = merge_row(all_m, all_l, row, grid.pieces)
+        _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row)
+
+
+@njit
+def _top_of_group(
+    element, rows, grid, segments, segment, first_row, last_row, first, last, k, results, buffer
+):
+    """Summarise a segment of some rows and keep its best."""
+    width = element_size(element)
+    m, l, scores, indices, sizes, bars, _, _ = results
+    capacity = scores.size // sizes.size
+    clear_pieces(grid, first_row, last_row, first, last, m, l)
+    addresses = row_addresses(rows, first_row, last_row)
+    for row in range(first_row, last_row):
+        sizes[row * segments + segment], bars[row * segments + segment] = 0, np.nan
+    for begin in range(first, last, CHUNK):
+        count = min(CHUNK, last - begin)
+        if rows.step != width:
+            gather(element, rows, addresses, begin, count, buffer)
+        for row in range(first_row, last_row):
+            at, held = row * grid.pieces + begin // grid.piece, row * segments + segment
+            place = addresses[row - first_row] + begin * width
+            if rows.step != width:
+                place = buffer + (row - first_row) * count * width
+            m[at], l[at], sizes[held], bars[held] = _absorb_chunk(
+                element,
+                place,
+                count,
+                begin,
+                m[at],
+                l[at],
+                scores,
+                indices,
+                held * capacity,
+                sizes[held],
+                capacity,
+                k,
+                bars[held],
+            )
+
+
+@njit
+def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch):
+    """Do all of rows of at most SHORT elements, by ranking each of their scores."""
+    all_m, all_l, scores, indices, _, _, lse, probabilities = results
+    tile, terms, ranked = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
+    order = np.empty(SHORT, np.int64)
+    for first in range(first_row, last_row, STRIP):
+        held = min(STRIP, last_row - first)
+        load_tile(element, rows, first, held, grid.length, tile)
+        summarise_tile(tile, grid.length, held, first, terms, all_m, all_l)
+        rank_tile(tile, grid.length, terms)
+        for r in range(held):
+            row = first + r
+            m, l, base = all_m[row], all_l[row], row * k
+            if m == m:
+                for j in range(grid.length):
+                    rank = int(terms[j * STRIP + r])
+                    ranked[rank], order[rank] = tile[j * STRIP + r], j
+            else:
+                for j in range(grid.length):
+                    ranked[j], order[j] = tile[j * STRIP + r], j
+                sort_best(ranked, order, 0, grid.length)
+            for j in range(k):
+                scores[base + j], indices[base + j] = ranked[j], order[j]
+            _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row)
 
 
 @njit(nogil=True, cache=True)
-def top_rows(element, out_element, rows, grid, segments, units, counter, k, empty, results):
-    """Claim units of work until none is left; rows in one segment are finished with it."""
-    width = element_size(element)
-    m, l = results.m, results.l
+def top_rows(element, out_element, rows, grid, segments, units, counter, k, empty, results, ranked):
+    """Claim units of work until none is left; rows in one segment are finished with it.
+
+    With ``ranked``, which takes a time that grows as the square of their length, all scores of short rows
+    are.
+    """
     buffer = np.empty(GATHERED, np.uint8)
+    scratch = np.empty(2 * TILE + SHORT, results.m.dtype)
     unit = claim(counter)
     while unit < units:
         segment = unit % segments
@@ -165,32 +192,15 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, k, empt
         last_row = min(grid.rows, first_row + grid.group)
         first = segment * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
-        clear_pieces(grid, first_row, last_row, first, last, m, l)
-        addresses = row_addresses(rows, first_row, last_row)
-        for row in range(first_row, last_row):
-            results.sizes[row * segments + segment] = 0
-        for begin in range(first, last, CHUNK):
-            count = min(CHUNK, last - begin)
-            if rows.step != width:
-                gather(element, rows, addresses, begin, count, buffer.ctypes.data)
-            for row in range(first_row, last_row):
-                at, held = row * grid.pieces + begin // grid.piece, row * segments + segment
-                place = addresses[row - first_row] + begin * width
-                if rows.step != width:
-                    place = buffer.ctypes.data + (row - first_row) * count * width
-                m[at], l[at], results.sizes[held] = _absorb_chunk(
-                    element,
-                    place,
-                    count,
-                    begin,
-                    m[at],
-                    l[at],
-                    results.scores,
-                    results.indices,
-                    held * k,
-                    results.sizes[held],
-                    k,
-                )
-        if segments == 1:
-            finish_top(out_element, grid, segments, k, empty, results, first_row, last_row)
+        place = buffer.ctypes.data
+        if ranked:
+            _top_of_short_rows(
+                element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch
+            )
+        else:
+            _top_of_group(
+                element, rows, grid, segments, segment, first_row, last_row, first, last, k, results, place
+            )
+            if segments == 1:
+                finish_top(out_element, grid, segments, k, empty, results, first_row, last_row)
         unit = claim(counter)

@@ -10,6 +10,8 @@ from softcarry.cpu.compiling import ready
 from softcarry.cpu.memory import ELEMENTS
 from softcarry.cpu.row_layout import SIZES, Grid, Operand
 from softcarry.cpu.row_sums import CHUNK
+from softcarry.cpu.row_tiles import SHORT
+from softcarry.cpu.simd import STRIP
 from softcarry.cpu.threads import get_num_threads, run
 
 _PIECE = 32 * CHUNK
@@ -55,7 +57,7 @@ def row_carries_of(
     logprobs : int
         Address of (rows, t), contiguous.
     """
-    threads, grid = _cut(x, _group(x, x.contiguous))
+    threads, grid = _cut(x, _group(x, x.contiguous, tiled=x.length <= SHORT))
     results = row_carries.CarryResults(
         np.empty(grid.rows * grid.pieces, _working(x)),
         np.empty(grid.rows * grid.pieces),
@@ -86,7 +88,7 @@ def write_softmax(x: Operand, out: Operand, *, logarithms: bool, empty: float) -
         −∞.
     """
     contiguous = x.contiguous and out.contiguous
-    threads, grid = _cut(x, _group(x, contiguous))
+    threads, grid = _cut(x, _group(x, contiguous, tiled=x.length <= SHORT))
     m, l = np.empty(grid.rows * grid.pieces, _working(x)), np.empty(grid.rows * grid.pieces)
     streaming = contiguous and out.row_count * out.length * SIZES[out.element] >= _STREAMED
     elements = (x.element, out.element)
@@ -116,29 +118,33 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     empty : float
         The probability in a row without live scores.
     """
-    # The lists of all segments together are not to outgrow the rows.
-    threads, grid = _cut(x, _group(x, x.contiguous), whole=16 * k > x.length)
+    ranked = x.length <= SHORT // 2 or (x.length <= SHORT and 8 * k >= x.length)
+    # Each segment keeps a list, and all lists together are not to outgrow the rows.
+    threads, grid = _cut(x, _group(x, x.contiguous, tiled=ranked), most=x.length // (16 * k))
     lists = grid.rows * grid.segments
+    # Room for as many more as are kept makes the work on a full list worth what it throws out.
+    capacity = k if ranked else min(2 * k + STRIP, x.length)
     results = row_top.TopResults(
         np.empty(grid.rows * grid.pieces, _working(x)),
         np.empty(grid.rows * grid.pieces),
-        np.empty(lists * k, _working(x)),
-        np.empty(lists * k, np.int64),
+        np.empty(lists * capacity, _working(x)),
+        np.empty(lists * capacity, np.int64),
         np.empty(lists, np.int64),
+        np.empty(lists, _working(x)),
         np.empty(grid.rows, _working(x)),
         probabilities,
     )
     elements = (x.element, out_element)
     scalars = tuple(ELEMENTS[name] for name in elements)
-    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, (k, empty, results))
+    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, (k, empty, results, ranked))
     if grid.segments > 1:
         arguments: tuple[Any, ...] = (scalars[1], grid, grid.segments, k, empty, results, 0, grid.rows)
         ready(row_top.finish_top, elements, arguments)
         row_top.finish_top(*arguments)
-    shape = (grid.rows, grid.segments, k)
+    shape = (grid.rows, grid.segments * capacity)
     return Top(
-        results.scores.reshape(shape)[:, 0],
-        results.indices.reshape(shape)[:, 0],
+        results.scores.reshape(shape)[:, :k].copy(),
+        results.indices.reshape(shape)[:, :k].copy(),
         results.m[:: grid.pieces],
         results.l[:: grid.pieces],
         results.lse,
@@ -162,20 +168,22 @@ def _working(x: Operand) -> type[np.floating]:
     return np.float64 if x.element == "float64" else np.float32
 
 
-def _group(x: Operand, contiguous: bool) -> int:
-    """Rows that one unit of work takes: at most what the buffer holds, where they have to be gathered."""
+def _group(x: Operand, contiguous: bool, *, tiled: bool) -> int:
+    """Rows that one unit of work takes: whole tiles, or what the buffer holds where rows have to be gathered."""
+    if tiled:
+        return -(-_UNIT // (x.length * STRIP)) * STRIP
     if not contiguous:
         return row_carries.GATHERED // (CHUNK * SIZES[x.element])
     return max(1, _UNIT // x.length)
 
 
-def _cut(x: Operand, group: int, *, whole: bool = False) -> tuple[int, Grid]:
-    """Return how many threads the work is worth, and how it is cut up for them."""
+def _cut(x: Operand, group: int, *, most: int = _PIECES) -> tuple[int, Grid]:
+    """Return how many threads the work is worth, and how it is cut up, with at most so many segments."""
     piece = max(_PIECE, -(-x.length // (_PIECES * CHUNK)) * CHUNK)
     pieces = -(-x.length // piece)
     threads = max(1, min(get_num_threads(), x.row_count * x.length // _SHARE))
     groups = -(-x.row_count // group)
-    segments = 1 if whole else min(pieces, -(-4 * threads // groups)) if threads > 1 else 1
+    segments = max(1, min(pieces, most, -(-4 * threads // groups))) if threads > 1 else 1
     return threads, Grid(x.row_count, x.length, piece, pieces, group, -(-pieces // segments))
 
 

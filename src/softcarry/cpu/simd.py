@@ -144,15 +144,65 @@ def power_of_two(typingctx, shifted):
 
 
 @intrinsic
-def any_above(typingctx, x, bound):
-    """Whether a lane of x is above that of ``bound``, or NaN."""
+def lanes_above(typingctx, x, bound):
+    """Return a bit for each lane of x that is above that of ``bound``, or NaN; lane 0 is the lowest bit."""
 
     def generate(context, builder, signature, arguments):
         mask = builder.fcmp_unordered(">", *arguments)
-        bits = builder.bitcast(mask, ir.IntType(x.lanes))
-        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
+        return builder.zext(builder.bitcast(mask, ir.IntType(x.lanes)), ir.IntType(64))
 
-    return types.boolean(x, x), generate
+    return types.uint64(x, x), generate
+
+
+@intrinsic
+def lowest_bit(typingctx, bits):
+    """Return the number of the lowest bit that is set; there must be one."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.intp(types.uint64), generate
+
+
+def _counter(comparison: str) -> Any:
+    @intrinsic
+    def count(typingctx, running, y, x):
+        def generate(context, builder, signature, arguments):
+            counted, y, x = arguments
+            one, zero = constant(running.llvm, 1.0), constant(running.llvm, 0.0)
+            return builder.fadd(counted, builder.select(builder.fcmp_ordered(comparison, y, x), one, zero))
+
+        return running(running, running, running), generate
+
+    return count
+
+
+count_above = _counter(">")
+"""``count_above(running, y, x)``: a running count plus 1 where y > x."""
+count_not_below = _counter(">=")
+"""``count_not_below(running, y, x)``: a running count plus 1 where y ≥ x."""
+
+
+@intrinsic
+def repeated(typingctx, strip):
+    """Return the block that a strip fills by being repeated."""
+    block = Vector(strip.scalar, BLOCK[strip.scalar])
+
+    def generate(context, builder, signature, arguments):
+        lanes = ir.Constant(ir.VectorType(_INT32, block.lanes), [lane % STRIP for lane in range(block.lanes)])
+        return builder.shuffle_vector(arguments[0], ir.Constant(strip.llvm, ir.Undefined), lanes)
+
+    return block(strip), generate
+
+
+@intrinsic
+def extract(typingctx, vector, lane):
+    """Return one lane, counted from 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.extract_element(*arguments)
+
+    return vector.scalar(vector, types.intp), generate
 
 
 def _fold(builder: Any, lanes: Any, count: int, combine: Callable[[Any, Any], Any], until: int) -> Any:

@@ -123,7 +123,8 @@ def operand(array: Array, axis: int) -> Operand:
     for length in lengths:
         count *= length
     step = strides[axis] if shape[axis] > 1 else SIZES[element]
-    rows = Rows(address, np.array(lengths, np.int64), np.array(steps, np.int64), step)
+    outer = np.array(lengths[:-1], np.int64), np.array(steps[:-1], np.int64)
+    rows = Rows(address, step, lengths[-1], steps[-1], *outer)
     return Operand(element, rows, count, shape[axis])
 
 

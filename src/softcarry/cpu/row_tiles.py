@@ -1,0 +1,165 @@
+"""Rows too short for vectors along them: eight rows side by side, one in each lane of a strip.
+
+A tile is a transposed copy in the working format, score j of row r at place 8·j + r, so that a reduction is a
+loop of operations between vectors without any across lanes, and neither the strides of the rows nor their
+length matter.
+"""
+
+import numpy as np
+from numba import njit
+
+from softcarry.cpu.exponential import exp
+from softcarry.cpu.memory import (
+    block_lanes,
+    element_size,
+    filled_block,
+    filled_strip,
+    load_block,
+    load_element,
+    load_strip,
+    lowest,
+    store,
+    store_element,
+    transpose,
+)
+from softcarry.cpu.row_layout import row_address
+from softcarry.cpu.simd import (
+    STRIP,
+    count_above,
+    count_not_below,
+    extract,
+    folded_maximum,
+    folded_sum,
+    larger,
+    repeated,
+    zero_below,
+)
+
+SHORT = 128
+"""Longest row that is taken in a tile."""
+
+TILE = SHORT * STRIP
+"""Elements of a tile."""
+
+
+@njit(forceinline=True)
+def _evenly_spaced(rows, first_row):
+    """Return whether 8 rows are equally far apart: those of one axis are."""
+    return first_row % rows.length + STRIP <= rows.length
+
+
+@njit
+def load_tile(element, rows, first_row, held, length, tile):
+    """Fill a tile with ``held`` rows, at most 8; the last fills what is left."""
+    size = tile.itemsize
+    place = tile.ctypes.data
+    address = row_address(rows, first_row)
+    if held == STRIP and row_address(rows, first_row + STRIP - 1) - address == (STRIP - 1) * element_size(
+        element
+    ):
+        for j in range(length):
+            store(tile[0], place + j * STRIP * size, load_strip(element, address + j * rows.step))
+        return
+    done = 0
+    stride = row_address(rows, first_row + held - 1) - address
+    if rows.step == element_size(element) and held == STRIP and _evenly_spaced(rows, first_row):
+        while done + STRIP <= length:
+            transpose(
+                element,
+                address + done * rows.step,
+                stride // (STRIP - 1),
+                tile[0],
+                place + done * STRIP * size,
+                STRIP * size,
+            )
+            done += STRIP
+    for r in range(STRIP):
+        address = row_address(rows, first_row + min(r, held - 1))
+        for j in range(done, length):
+            x = load_element(element, address + j * rows.step)
+            store_element(tile[0], place + (j * STRIP + r) * size, x)
+
+
+@njit
+def store_tile(element, rows, first_row, held, length, tile):
+    """Write a tile to ``held`` rows."""
+    size = tile.itemsize
+    place = tile.ctypes.data
+    done = 0
+    if rows.step == element_size(element) and held == STRIP and _evenly_spaced(rows, first_row):
+        address = row_address(rows, first_row)
+        stride = (row_address(rows, first_row + STRIP - 1) - address) // (STRIP - 1)
+        while done + STRIP <= length:
+            transpose(
+                tile[0],
+                place + done * STRIP * size,
+                STRIP * size,
+                element,
+                address + done * rows.step,
+                stride,
+            )
+            done += STRIP
+    for r in range(held):
+        address = row_address(rows, first_row + r)
+        for j in range(done, length):
+            x = load_element(tile[0], place + (j * STRIP + r) * size)
+            store_element(element, address + j * rows.step, x)
+
+
+@njit
+def summarise_tile(tile, length, held, first_row, terms, m, l):
+    """Write the carries of a tile's rows to m, l from ``first_row`` on, and e^(x − m) to a second tile."""
+    size = STRIP * tile.itemsize
+    place = tile.ctypes.data
+    step = block_lanes(tile[0]) // STRIP
+    whole = length - length % step
+    tops = filled_block(tile[0], -np.inf)
+    for j in range(0, whole, step):
+        tops = larger(load_block(tile[0], place + j * size), tops)
+    top = folded_maximum(tops)
+    for j in range(whole, length):
+        top = larger(load_strip(tile[0], place + j * size), top)
+    shift = zero_below(top, filled_strip(tile[0], lowest(tile[0])), top)
+    shifts, sums = repeated(shift), filled_block(tile[0], 0.0)
+    for j in range(0, whole, step):
+        term = exp(load_block(tile[0], place + j * size) - shifts)
+        store(tile[0], terms.ctypes.data + j * size, term)
+        sums = sums + term
+    total = folded_sum(sums)
+    for j in range(whole, length):
+        strip = exp(load_strip(tile[0], place + j * size) - shift)
+        store(tile[0], terms.ctypes.data + j * size, strip)
+        total = total + strip
+    for r in range(held):
+        row = first_row + r
+        m[row], l[row] = extract(top, r), extract(total, r)
+        # The maximum has passed over a NaN. l is NaN too where m = +inf, which a NaN outranks.
+        if l[row] != l[row] and (m[row] != np.inf or _column_has_nan(tile, length, r)):
+            m[row] = np.nan
+
+
+@njit
+def _column_has_nan(tile, length, r):
+    found = False
+    for j in range(length):
+        x = tile[j * STRIP + r]
+        found = found or x != x
+    return found
+
+
+@njit
+def rank_tile(tile, length, ranks):
+    """Write to the tile ``ranks`` how many scores of its row come before each; there must be no NaN.
+
+    A higher score comes before, and among equals the lower index. All pairs are compared, without a branch.
+    """
+    size = STRIP * tile.itemsize
+    place = tile.ctypes.data
+    for i in range(length):
+        x = load_strip(tile[0], place + i * size)
+        count = filled_strip(tile[0], 0.0)
+        for j in range(i):
+            count = count_not_below(count, load_strip(tile[0], place + j * size), x)
+        for j in range(i + 1, length):
+            count = count_above(count, load_strip(tile[0], place + j * size), x)
+        store(tile[0], ranks.ctypes.data + i * size, count)
