@@ -238,7 +238,7 @@ def store_partial(typingctx, element, address, vector, count):
 
 @intrinsic
 def transpose(typingctx, element, source, stride, out_element, target, out_stride):
-    """Copy an 8 × 8 matrix to its transpose: both have rows of contiguous elements, their strides are in bytes."""
+    """Copy an 8 × 8 matrix to its transpose; the rows of both are contiguous, their strides in bytes."""
     what = _BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
@@ -248,11 +248,9 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
         for r in range(STRIP):
             place = builder.add(source, builder.mul(stride, ir.Constant(_INT64, r)))
             rows.append(_widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
-        # Each round interleaves rows that are 4, 2 and 1 apart: after three, lane r of row j is lane j of row
-        # r.
-        low, high = (
-            [lane // 2 + start + STRIP * (lane % 2) for lane in range(STRIP)] for start in (0, STRIP // 2)
-        )
+        # A round interleaves rows r and r + 4; after three, lane r of row j is what was lane j of row r.
+        half = STRIP // 2
+        low, high = ([lane // 2 + start + STRIP * (lane % 2) for lane in range(STRIP)] for start in (0, half))
         for _ in range(3):
             interleaved = []
             for r in range(half):

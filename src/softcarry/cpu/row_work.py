@@ -169,7 +169,7 @@ def _working(x: Operand) -> type[np.floating]:
 
 
 def _group(x: Operand, contiguous: bool, *, tiled: bool) -> int:
-    """Rows that one unit of work takes: whole tiles, or what the buffer holds where rows have to be gathered."""
+    """Rows that one unit of work takes: whole tiles, or what the buffer holds where they are gathered."""
     if tiled:
         return -(-_UNIT // (x.length * STRIP)) * STRIP
     if not contiguous:
