@@ -1,5 +1,6 @@
 """Rows of scores that are hard to reduce, the layouts they come in, and both kinds of array."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -111,6 +112,16 @@ def layouts(values: np.ndarray) -> dict[str, np.ndarray]:
         "unaligned": _unaligned(values),
         "unaligned columns": _unaligned(values.T).T,
     }
+
+
+# Axes of different lengths, few and many of them, so that rows taken in a wrong order show.
+BOXES = ((13, 2, 4), (5, 2, 3), (3, 17, 4), (2, 3, 40), (3, 2, 4, 5))
+
+
+def memory_orders(values: np.ndarray) -> list[np.ndarray]:
+    """Return arrays equal to the values whose axes lie in memory in every order there is."""
+    orders = list(itertools.permutations(range(values.ndim)))
+    return [np.ascontiguousarray(values.transpose(p)).transpose(np.argsort(p)) for p in orders]
 
 
 TORCH_LAYOUTS = (

@@ -9,8 +9,7 @@ from numba import njit
 
 from softcarry.cpu.memory import load_block, load_strip, store, store_element
 from softcarry.cpu.simd import (
-    count_above,
-    count_not_below,
+    chosen,
     extract,
     fma,
     folded_maximum,
@@ -20,6 +19,7 @@ from softcarry.cpu.simd import (
     lanes_above,
     larger,
     lowest_bit,
+    marked,
     power_of_two,
     repeated,
     splat,
@@ -31,7 +31,7 @@ NAN, INF = np.nan, np.inf
 SCALARS = pytest.mark.parametrize("dtype", [DTYPES["float32"], DTYPES["float64"]], ids=str)
 LANEWISE = (
     *("larger", "+", "-", "*", "fma", "zero_below", "power_of_two", "splat"),
-    *("count_above", "count_not_below", "repeated"),
+    *("marked", "chosen", "repeated"),
 )
 
 
@@ -50,8 +50,8 @@ def _lanewise(element, xs, ys, zs, out, span, number):
     store(element, out + 5 * span, zero_below(x, y, z))
     store(element, out + 6 * span, power_of_two(x))
     store(element, out + 7 * span, splat(x, number))
-    store(element, out + 8 * span, count_above(z, y, x))
-    store(element, out + 9 * span, count_not_below(z, y, x))
+    store(element, out + 8 * span, marked(z, x, y))
+    store(element, out + 9 * span, chosen(z, x, y))
     store(element, out + 10 * span, repeated(load_strip(element, xs)))
     return lanes_above(x, y)
 
@@ -157,14 +157,15 @@ def test_the_lowest_bit():
 
 
 @SCALARS
-def test_counting(dtype):
-    """A NaN is neither above nor not below."""
+def test_marks_are_kept_and_added(dtype):
+    """Where x > y or a mark was; a NaN is above nothing."""
     n = lanes_of(dtype)
-    y = np.resize(np.array([1, 2, 3, NAN, 2, INF, -INF, -0.0], dtype), n)
-    x = np.resize(np.array([2, 2, 2, 2, NAN, INF, -INF, 0.0], dtype), n)
-    got, _ = lanewise(x, y, np.arange(n))
-    np.testing.assert_array_equal(got["count_above"], np.arange(n) + (y > x))
-    np.testing.assert_array_equal(got["count_not_below"], np.arange(n) + (y >= x))
+    x = np.resize(np.array([1, 2, 3, NAN, 2, INF, -INF, 0.0, 3], dtype), n)
+    y = np.resize(np.array([2, 2, 2, 2, NAN, INF, -INF, -0.0, INF], dtype), n)
+    marks = np.resize(np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1], dtype), n)
+    got, _ = lanewise(x, y, marks)
+    np.testing.assert_array_equal(got["marked"] != 0, (x > y) | (marks != 0))
+    np.testing.assert_array_equal(got["chosen"], np.where(marks != 0, x, y))
 
 
 @SCALARS

@@ -1,5 +1,6 @@
 """logprobs against exact rows: targets, top-k and both at once, under any common offset."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 import softcarry as sc
 from row_cases import (
+    BOXES,
     DTYPES,
     INF,
     KINDS,
@@ -20,6 +22,7 @@ from row_cases import (
     as_numpy,
     assert_same,
     layouts,
+    memory_orders,
     pattern,
     result_dtypes,
     rows_along,
@@ -99,6 +102,16 @@ def test_every_layout_of_scores_and_targets(kind, dtype):
     if kind == "numpy":
         backwards = np.ascontiguousarray(targets[::-1, ::-1])[::-1, ::-1]
         assert_targets(sc.logprobs(values, backwards, dtype=working_format(dtype)), values, targets)
+
+
+@pytest.mark.parametrize("shape", BOXES)
+def test_axes_in_every_order_of_memory(shape):
+    values = pattern("wide", math.prod(shape), np.float32).reshape(shape)
+    for axis in range(values.ndim):
+        count = tuple(2 if a == axis else n for a, n in enumerate(shape))
+        targets = np.random.default_rng(axis).integers(0, shape[axis], count)
+        for view, chosen in itertools.product(memory_orders(values), memory_orders(targets)[::5]):
+            assert_targets(sc.logprobs(view, chosen, axis=axis), values, targets, axis)
 
 
 @pytest.mark.parametrize("kind", KINDS)

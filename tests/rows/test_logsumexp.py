@@ -10,6 +10,7 @@ import torch
 
 import softcarry as sc
 from row_cases import (
+    BOXES,
     DTYPES,
     INF,
     KINDS,
@@ -22,6 +23,7 @@ from row_cases import (
     as_numpy,
     assert_same,
     layouts,
+    memory_orders,
     pattern,
     result_dtypes,
     rows_along,
@@ -206,6 +208,20 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(kind):
             assert_same(kept.squeeze(axis), got)
             for index, scores in rows_along(view, axis):
                 assert_lse(as_numpy(got)[index], row_of(scores), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", BOXES)
+def test_axes_in_every_order_of_memory(shape, kind):
+    values = pattern("wide", math.prod(shape), np.float32).reshape(shape)
+    for view in memory_orders(values):
+        for axis in range(values.ndim):
+            got = as_numpy(sc.logsumexp(as_kind(kind, view), axis=axis))
+            out = np.zeros(got.shape[::-1], np.float32).T
+            sc.logsumexp(view, axis=axis, out=out)
+            for index, scores in rows_along(values, axis):
+                assert_lse(got[index], row_of(scores), np.dtype(np.float32))
+                assert_lse(out[index], row_of(scores), np.dtype(np.float32))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ import torch
 
 import softcarry as sc
 from row_cases import (
+    BOXES,
     DTYPES,
     INF,
     KINDS,
@@ -21,6 +22,7 @@ from row_cases import (
     as_numpy,
     assert_same,
     layouts,
+    memory_orders,
     pattern,
     result_dtypes,
     rows_along,
@@ -185,6 +187,17 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(function, ki
             got = call(as_kind(kind, view), axis=axis)
             assert_function(function, view, got, axis)
             assert_same(call(as_kind(kind, view), axis=axis - 4), got)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("shape", BOXES)
+def test_axes_in_every_order_of_memory(shape, function):
+    values, call = pattern("wide", math.prod(shape), np.float32).reshape(shape), getattr(sc, function)
+    for axis in range(values.ndim):
+        for view in memory_orders(values):
+            assert_function(function, values, call(view, axis=axis), axis)
+        out = np.zeros(shape[::-1], np.float32).T
+        assert_function(function, values, call(values, axis=axis, out=out), axis)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

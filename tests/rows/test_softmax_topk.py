@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import softcarry as sc
 from row_cases import (
+    BOXES,
     DTYPES,
     INF,
     KINDS,
@@ -23,6 +24,7 @@ from row_cases import (
     as_numpy,
     assert_same,
     layouts,
+    memory_orders,
     pattern,
     result_dtypes,
     rows_along,
@@ -166,6 +168,14 @@ def test_the_axis_may_be_any_of_four(kind):
             assert_top(top, view, 2, axis)
             for got, want in zip(sc.softmax_topk(as_kind(kind, view), 2, axis=axis - 4), top, strict=True):
                 assert_same(got, want)
+
+
+@pytest.mark.parametrize("shape", BOXES)
+def test_axes_in_every_order_of_memory(shape):
+    values = pattern("wide", math.prod(shape), np.float32).reshape(shape)
+    for view in memory_orders(values):
+        for axis in range(values.ndim):
+            assert_top(sc.softmax_topk(view, 2, axis=axis), values, 2, axis)
 
 
 @pytest.mark.parametrize("kind", KINDS)

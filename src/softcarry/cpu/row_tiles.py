@@ -151,15 +151,26 @@ def _column_has_nan(tile, length, r):
 def rank_tile(tile, length, ranks):
     """Write to the tile ``ranks`` how many scores of its row come before each; there must be no NaN.
 
-    A higher score comes before, and among equals the lower index. All pairs are compared, without a branch.
+    A higher score comes before, and among equals the lower index. All pairs are compared, without a branch,
+    those of a block of scores with one other at a time.
     """
     size = STRIP * tile.itemsize
-    place = tile.ctypes.data
-    for i in range(length):
-        x = load_strip(tile[0], place + i * size)
-        count = filled_strip(tile[0], 0.0)
+    place, out = tile.ctypes.data, ranks.ctypes.data
+    step = block_lanes(tile[0]) // STRIP
+    for i in range(0, length, step):
+        # Beyond the last score the block reads, and ranks, what is left in the tile: nobody looks.
+        x = load_block(tile[0], place + i * size)
+        count = filled_block(tile[0], 0.0)
         for j in range(i):
-            count = count_not_below(count, load_strip(tile[0], place + j * size), x)
-        for j in range(i + 1, length):
-            count = count_above(count, load_strip(tile[0], place + j * size), x)
-        store(tile[0], ranks.ctypes.data + i * size, count)
+            count = count_not_below(count, repeated(load_strip(tile[0], place + j * size)), x)
+        for j in range(i + step, length):
+            count = count_above(count, repeated(load_strip(tile[0], place + j * size)), x)
+        store(tile[0], out + i * size, count)
+        stop = min(i + step, length)
+        for a in range(i, stop):
+            strip, x_a = load_strip(tile[0], out + a * size), load_strip(tile[0], place + a * size)
+            for b in range(i, a):
+                strip = count_not_below(strip, load_strip(tile[0], place + b * size), x_a)
+            for b in range(a + 1, stop):
+                strip = count_above(strip, load_strip(tile[0], place + b * size), x_a)
+            store(tile[0], out + a * size, strip)

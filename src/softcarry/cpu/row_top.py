@@ -151,38 +151,32 @@ def _top_of_group(
 
 @njit
 def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch):
-    """Do all of rows of at most SHORT elements, by ranking each of their scores."""
+    """Do all of rows of at most SHORT elements, by the ranks of all their scores."""
     all_m, all_l, scores, indices, _, _, lse, probabilities = results
-    tile, terms, ranked = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
+    tile, ranks, listed = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
     order = np.empty(SHORT, np.int64)
     for first in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - first)
         load_tile(element, rows, first, held, grid.length, tile)
-        summarise_tile(tile, grid.length, held, first, terms, all_m, all_l)
-        rank_tile(tile, grid.length, terms)
+        summarise_tile(tile, grid.length, held, first, ranks, all_m, all_l)
+        rank_tile(tile, grid.length, ranks)
         for r in range(held):
             row = first + r
             m, l, base = all_m[row], all_l[row], row * k
-            if m == m:
-                for j in range(grid.length):
-                    rank = int(terms[j * STRIP + r])
-                    ranked[rank], order[rank] = tile[j * STRIP + r], j
-            else:
-                for j in range(grid.length):
-                    ranked[j], order[j] = tile[j * STRIP + r], j
-                sort_best(ranked, order, 0, grid.length)
+            for j in range(grid.length):
+                rank = int(ranks[j * STRIP + r]) if m == m else j
+                listed[rank], order[rank] = tile[j * STRIP + r], j
+            if m != m:
+                # Ranks know no NaN.
+                sort_best(listed, order, 0, grid.length)
             for j in range(k):
-                scores[base + j], indices[base + j] = ranked[j], order[j]
+                scores[base + j], indices[base + j] = listed[j], order[j]
             _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row)
 
 
 @njit(nogil=True, cache=True)
-def top_rows(element, out_element, rows, grid, segments, units, counter, k, empty, results, ranked):
-    """Claim units of work until none is left; rows in one segment are finished with it.
-
-    With ``ranked``, which takes a time that grows as the square of their length, all scores of short rows
-    are.
-    """
+def top_rows(element, out_element, rows, grid, segments, units, counter, k, empty, results):
+    """Claim units of work until none is left; rows in one segment are finished with it."""
     buffer = np.empty(GATHERED, np.uint8)
     scratch = np.empty(2 * TILE + SHORT, results.m.dtype)
     unit = claim(counter)
@@ -192,12 +186,12 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, k, empt
         last_row = min(grid.rows, first_row + grid.group)
         first = segment * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
-        place = buffer.ctypes.data
-        if ranked:
+        if grid.length <= SHORT:
             _top_of_short_rows(
                 element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch
             )
         else:
+            place = buffer.ctypes.data
             _top_of_group(
                 element, rows, grid, segments, segment, first_row, last_row, first, last, k, results, place
             )

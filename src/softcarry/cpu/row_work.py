@@ -57,7 +57,7 @@ def row_carries_of(
     logprobs : int
         Address of (rows, t), contiguous.
     """
-    threads, grid = _cut(x, _group(x, x.contiguous, tiled=x.length <= SHORT))
+    threads, grid = _cut(x, _group(x, x.contiguous))
     results = row_carries.CarryResults(
         np.empty(grid.rows * grid.pieces, _working(x)),
         np.empty(grid.rows * grid.pieces),
@@ -88,7 +88,7 @@ def write_softmax(x: Operand, out: Operand, *, logarithms: bool, empty: float) -
         −∞.
     """
     contiguous = x.contiguous and out.contiguous
-    threads, grid = _cut(x, _group(x, contiguous, tiled=x.length <= SHORT))
+    threads, grid = _cut(x, _group(x, contiguous))
     m, l = np.empty(grid.rows * grid.pieces, _working(x)), np.empty(grid.rows * grid.pieces)
     streaming = contiguous and out.row_count * out.length * SIZES[out.element] >= _STREAMED
     elements = (x.element, out.element)
@@ -118,12 +118,11 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     empty : float
         The probability in a row without live scores.
     """
-    ranked = x.length <= SHORT // 2 or (x.length <= SHORT and 8 * k >= x.length)
     # Each segment keeps a list, and all lists together are not to outgrow the rows.
-    threads, grid = _cut(x, _group(x, x.contiguous, tiled=ranked), most=x.length // (16 * k))
+    threads, grid = _cut(x, _group(x, x.contiguous), most=x.length // (16 * k))
     lists = grid.rows * grid.segments
     # Room for as many more as are kept makes the work on a full list worth what it throws out.
-    capacity = k if ranked else min(2 * k + STRIP, x.length)
+    capacity = k if x.length <= SHORT else min(2 * k + STRIP, x.length)
     results = row_top.TopResults(
         np.empty(grid.rows * grid.pieces, _working(x)),
         np.empty(grid.rows * grid.pieces),
@@ -136,7 +135,7 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     )
     elements = (x.element, out_element)
     scalars = tuple(ELEMENTS[name] for name in elements)
-    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, (k, empty, results, ranked))
+    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, (k, empty, results))
     if grid.segments > 1:
         arguments: tuple[Any, ...] = (scalars[1], grid, grid.segments, k, empty, results, 0, grid.rows)
         ready(row_top.finish_top, elements, arguments)
@@ -168,9 +167,9 @@ def _working(x: Operand) -> type[np.floating]:
     return np.float64 if x.element == "float64" else np.float32
 
 
-def _group(x: Operand, contiguous: bool, *, tiled: bool) -> int:
+def _group(x: Operand, contiguous: bool) -> int:
     """Rows that one unit of work takes: whole tiles, or what the buffer holds where they are gathered."""
-    if tiled:
+    if x.length <= SHORT:
         return -(-_UNIT // (x.length * STRIP)) * STRIP
     if not contiguous:
         return row_carries.GATHERED // (CHUNK * SIZES[x.element])
