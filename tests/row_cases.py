@@ -114,14 +114,24 @@ def layouts(values: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-# Axes of different lengths, few and many of them, so that rows taken in a wrong order show.
-BOXES = ((13, 2, 4), (5, 2, 3), (3, 17, 4), (2, 3, 40), (3, 2, 4, 5))
+# Axes of different lengths, so that rows taken in a wrong order show. Among the orders of (13, 2, 4) and the
+# reversals of (5, 3, 7) are eight rows of which the first and last lie as far apart as if all were adjacent.
+BOXES = ((13, 2, 4), (5, 2, 3), (5, 3, 7), (3, 17, 4), (2, 3, 40), (3, 2, 4, 5))
 
 
 def memory_orders(values: np.ndarray) -> list[np.ndarray]:
     """Return arrays equal to the values whose axes lie in memory in every order there is."""
     orders = list(itertools.permutations(range(values.ndim)))
     return [np.ascontiguousarray(values.transpose(p)).transpose(np.argsort(p)) for p in orders]
+
+
+def reversals(values: np.ndarray) -> list[np.ndarray]:
+    """Return arrays equal to the values of which some axes run backwards in memory, in every combination."""
+    views = []
+    for steps in itertools.product((1, -1), repeat=values.ndim):
+        index = tuple(slice(None, None, step) for step in steps)
+        views.append(np.ascontiguousarray(values[index])[index])
+    return views
 
 
 TORCH_LAYOUTS = (

@@ -26,6 +26,7 @@ from row_cases import (
     memory_orders,
     pattern,
     result_dtypes,
+    reversals,
     rows_along,
 )
 from row_oracle import (
@@ -212,9 +213,9 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", BOXES)
-def test_axes_in_every_order_of_memory(shape, kind):
+def test_axes_in_every_order_and_direction_of_memory(shape, kind):
     values = pattern("wide", math.prod(shape), np.float32).reshape(shape)
-    for view in memory_orders(values):
+    for view in memory_orders(values) + (reversals(values) if kind == "numpy" else []):
         for axis in range(values.ndim):
             got = as_numpy(sc.logsumexp(as_kind(kind, view), axis=axis))
             out = np.zeros(got.shape[::-1], np.float32).T

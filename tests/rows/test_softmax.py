@@ -25,6 +25,7 @@ from row_cases import (
     memory_orders,
     pattern,
     result_dtypes,
+    reversals,
     rows_along,
 )
 from row_oracle import (
@@ -191,13 +192,13 @@ def test_the_axis_may_be_any_of_four_and_is_counted_from_either_end(function, ki
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("shape", BOXES)
-def test_axes_in_every_order_of_memory(shape, function):
+def test_axes_in_every_order_and_direction_of_memory(shape, function):
     values, call = pattern("wide", math.prod(shape), np.float32).reshape(shape), getattr(sc, function)
     for axis in range(values.ndim):
-        for view in memory_orders(values):
+        for view in memory_orders(values) + reversals(values):
             assert_function(function, values, call(view, axis=axis), axis)
-        out = np.zeros(shape[::-1], np.float32).T
-        assert_function(function, values, call(values, axis=axis, out=out), axis)
+        for out in memory_orders(np.zeros_like(values)) + reversals(np.zeros_like(values)):
+            assert_function(function, values, call(values, axis=axis, out=out), axis)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

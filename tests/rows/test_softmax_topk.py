@@ -27,6 +27,7 @@ from row_cases import (
     memory_orders,
     pattern,
     result_dtypes,
+    reversals,
     rows_along,
 )
 from row_oracle import (
@@ -171,9 +172,9 @@ def test_the_axis_may_be_any_of_four(kind):
 
 
 @pytest.mark.parametrize("shape", BOXES)
-def test_axes_in_every_order_of_memory(shape):
+def test_axes_in_every_order_and_direction_of_memory(shape):
     values = pattern("wide", math.prod(shape), np.float32).reshape(shape)
-    for view in memory_orders(values):
+    for view in memory_orders(values) + reversals(values):
         for axis in range(values.ndim):
             assert_top(sc.softmax_topk(view, 2, axis=axis), values, 2, axis)
 

@@ -7,11 +7,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from softcarry.cpu.memory import claim, element_size, load_element, store_element
+from softcarry.cpu.memory import claim, element_size, load_element, store, store_element
 from softcarry.cpu.row_layout import gather, row_address, row_addresses
 from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces, summarise_chunk
-from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, summarise_tile
-from softcarry.cpu.simd import STRIP
+from softcarry.cpu.row_tiles import (
+    SHORT,
+    TILE,
+    load_tile,
+    log_of_sums,
+    store_carries,
+    store_strip,
+    summarise_tile,
+)
+from softcarry.cpu.simd import STRIP, narrowed, splat, where_equal, widened
 
 GATHERED = 64 * CHUNK
 """Bytes of a buffer that gathers rows which are not contiguous."""
@@ -77,24 +85,56 @@ def merge_row(m, l, row, pieces):
     return m[at], l[at]
 
 
+@njit(forceinline=True)
+def _write_logprobs(element, out_element, rows, row, m, logarithm, targets, out):
+    """Write (x − m) − ln l of the targets of a row, rounded once from float64."""
+    # A row without live scores has no maximum to subtract from −inf.
+    shift = np.float64(m) if m != -np.inf else 0.0
+    columns = targets.shape[1]
+    for t in range(columns):
+        x = load_element(element, row_address(rows, row) + targets[row, t] * rows.step)
+        place = out + (row * columns + t) * element_size(out_element)
+        store_element(out_element, place, type(m)((np.float64(x) - shift) - logarithm))
+
+
 @njit(nogil=True, cache=True)
 def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
     """Merge the pieces of some rows and write what is asked for."""
     # An array taken from a tuple is counted, atomically: once, not once a row.
     all_m, all_l, targets = results.m, results.l, results.targets
-    columns = targets.shape[1]
     for row in range(first_row, last_row):
         m, l = merge_row(all_m, all_l, row, grid.pieces)
         if results.lse:
             place = results.lse + row * element_size(out_element)
             store_element(out_element, place, type(m)(log_sum_exp(m, l)))
-        if columns:
-            # A row without live scores has no logarithm to subtract from −inf.
-            shift, logarithm = (np.float64(m), math.log(l)) if m != -np.inf else (0.0, 0.0)
-            for t in range(columns):
-                x = load_element(element, row_address(rows, row) + targets[row, t] * rows.step)
-                place = results.logprobs + (row * columns + t) * element_size(out_element)
-                store_element(out_element, place, type(m)((np.float64(x) - shift) - logarithm))
+        if targets.shape[1]:
+            logarithm = math.log(l) if m != -np.inf else 0.0
+            _write_logprobs(element, out_element, rows, row, m, logarithm, targets, results.logprobs)
+
+
+@njit
+def _do_short_rows(element, out_element, rows, length, results, first_row, last_row, scratch):
+    """Summarise rows of at most SHORT elements and write what is asked for."""
+    m, l, targets = results.m, results.l, results.targets
+    tile, terms = scratch[:TILE], scratch[TILE:]
+    logarithms = np.empty(STRIP)
+    for row in range(first_row, last_row, STRIP):
+        held = min(STRIP, last_row - row)
+        load_tile(element, rows, row, held, length, tile)
+        top, total = summarise_tile(tile, length, terms)
+        store_carries(m, l, row, held, top, total)
+        logarithm = log_of_sums(total)
+        if results.lse:
+            lse = narrowed(widened(top) + logarithm, top)
+            infinite = splat(top, np.inf)
+            place = results.lse + row * element_size(out_element)
+            store_strip(out_element, place, where_equal(top, infinite, infinite, lse), held)
+        if targets.shape[1]:
+            store(logarithms[0], logarithms.ctypes.data, logarithm)
+            for r in range(held):
+                _write_logprobs(
+                    element, out_element, rows, row + r, m[row + r], logarithms[r], targets, results.logprobs
+                )
 
 
 @njit(nogil=True, cache=True)
@@ -102,7 +142,7 @@ def carry_rows(element, out_element, rows, grid, segments, units, counter, resul
     """Claim units of work until none is left; rows in one segment are finished with it."""
     m, l = results.m, results.l
     buffer = np.empty(GATHERED, np.uint8)
-    tile, terms = np.empty(TILE, m.dtype), np.empty(TILE, m.dtype)
+    scratch = np.empty(2 * TILE, m.dtype)
     unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group
@@ -110,13 +150,10 @@ def carry_rows(element, out_element, rows, grid, segments, units, counter, resul
         first = unit % segments * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
         if grid.length <= SHORT:
-            for row in range(first_row, last_row, STRIP):
-                held = min(STRIP, last_row - row)
-                load_tile(element, rows, row, held, last, tile)
-                summarise_tile(tile, last, held, row, terms, m, l)
+            _do_short_rows(element, out_element, rows, last, results, first_row, last_row, scratch)
         else:
             place = buffer.ctypes.data
             summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, place)
-        if segments == 1:
-            finish_rows(element, out_element, rows, grid, results, first_row, last_row)
+            if segments == 1:
+                finish_rows(element, out_element, rows, grid, results, first_row, last_row)
         unit = claim(counter)

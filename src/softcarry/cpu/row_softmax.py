@@ -23,8 +23,17 @@ from softcarry.cpu.memory import (
 from softcarry.cpu.row_carries import GATHERED, merge_row, summarise_group
 from softcarry.cpu.row_layout import gather, row_address, row_addresses, scatter
 from softcarry.cpu.row_sums import CHUNK
-from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, store_tile, summarise_tile
-from softcarry.cpu.simd import STRIP
+from softcarry.cpu.row_tiles import (
+    SHORT,
+    TILE,
+    load_tile,
+    log_of_sums,
+    shift_of,
+    store_carries,
+    store_tile,
+    summarise_tile,
+)
+from softcarry.cpu.simd import STRIP, narrowed, splat, where_equal
 
 
 @njit(forceinline=True)
@@ -137,25 +146,25 @@ def _write_short_rows(
     element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
 ):
     """Summarise and write rows of at most SHORT elements."""
-    tile, terms, factors = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
+    tile, terms = scratch[:TILE], scratch[TILE:]
     size = STRIP * tile.itemsize
+    source, target = tile.ctypes.data, terms.ctypes.data
     for row in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - row)
         load_tile(element, rows, row, held, grid.length, tile)
-        summarise_tile(tile, grid.length, held, row, terms, m, l)
-        for r in range(STRIP):
-            at = row + min(r, held - 1)
-            factors[STRIP + r], factors[r] = normaliser(m[at], l[at], logarithms, empty)
-        factor = load_strip(tile[0], factors.ctypes.data)
+        top, total = summarise_tile(tile, grid.length, terms)
+        store_carries(m, l, row, held, top, total)
+        without, of_empty = splat(top, -np.inf), splat(top, empty)
         if logarithms:
-            shift = load_strip(tile[0], factors.ctypes.data + size)
+            shift = shift_of(top)
+            factor = where_equal(top, without, of_empty, narrowed(log_of_sums(total), top))
             for j in range(grid.length):
-                x = load_strip(tile[0], tile.ctypes.data + j * size)
-                store(tile[0], terms.ctypes.data + j * size, (x - shift) - factor)
+                x = load_strip(tile[0], source + j * size)
+                store(tile[0], target + j * size, (x - shift) - factor)
         else:
+            factor = where_equal(top, without, of_empty, splat(top, 1.0) / total)
             for j in range(grid.length):
-                term = load_strip(tile[0], terms.ctypes.data + j * size)
-                store(tile[0], terms.ctypes.data + j * size, term * factor)
+                store(tile[0], target + j * size, load_strip(tile[0], target + j * size) * factor)
         store_tile(out_element, out, row, held, grid.length, terms)
 
 
@@ -181,7 +190,7 @@ def softmax_rows(
     Rows of several segments take two calls: all are summarised before any is written.
     """
     buffer = np.empty(3 * GATHERED, np.uint8)
-    scratch = np.empty(2 * TILE + 2 * STRIP, m.dtype)
+    scratch = np.empty(2 * TILE, m.dtype)
     unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group

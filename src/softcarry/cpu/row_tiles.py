@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from softcarry.cpu.exponential import exp
+from softcarry.cpu.logarithm import log
 from softcarry.cpu.memory import (
     block_lanes,
     element_size,
@@ -17,9 +18,9 @@ from softcarry.cpu.memory import (
     load_block,
     load_element,
     load_strip,
-    lowest,
     store,
     store_element,
+    store_partial,
     transpose,
 )
 from softcarry.cpu.row_layout import row_address
@@ -27,12 +28,14 @@ from softcarry.cpu.simd import (
     STRIP,
     count_above,
     count_not_below,
-    extract,
     folded_maximum,
     folded_sum,
+    lanes_above,
     larger,
     repeated,
-    zero_below,
+    splat,
+    where_equal,
+    widened,
 )
 
 SHORT = 128
@@ -106,9 +109,9 @@ def store_tile(element, rows, first_row, held, length, tile):
             store_element(element, address + j * rows.step, x)
 
 
-@njit
-def summarise_tile(tile, length, held, first_row, terms, m, l):
-    """Write the carries of a tile's rows to m, l from ``first_row`` on, and e^(x − m) to a second tile."""
+@njit(forceinline=True)
+def summarise_tile(tile, length, terms):
+    """Return the strips m and l of a tile's rows, and write e^(x − m) to a second tile."""
     size = STRIP * tile.itemsize
     place = tile.ctypes.data
     step = block_lanes(tile[0]) // STRIP
@@ -119,7 +122,7 @@ def summarise_tile(tile, length, held, first_row, terms, m, l):
     top = folded_maximum(tops)
     for j in range(whole, length):
         top = larger(load_strip(tile[0], place + j * size), top)
-    shift = zero_below(top, filled_strip(tile[0], lowest(tile[0])), top)
+    shift = shift_of(top)
     shifts, sums = repeated(shift), filled_block(tile[0], 0.0)
     for j in range(0, whole, step):
         term = exp(load_block(tile[0], place + j * size) - shifts)
@@ -130,21 +133,52 @@ def summarise_tile(tile, length, held, first_row, terms, m, l):
         strip = exp(load_strip(tile[0], place + j * size) - shift)
         store(tile[0], terms.ctypes.data + j * size, strip)
         total = total + strip
-    for r in range(held):
-        row = first_row + r
-        m[row], l[row] = extract(top, r), extract(total, r)
-        # The maximum has passed over a NaN. l is NaN too where m = +inf, which a NaN outranks.
-        if l[row] != l[row] and (m[row] != np.inf or _column_has_nan(tile, length, r)):
-            m[row] = np.nan
+    # The maximum has passed over a NaN; only a NaN is above infinity.
+    if lanes_above(total, filled_strip(tile[0], np.inf)):
+        top = _maximum_with_nan(tile, length, top, total)
+    return top, total
 
 
 @njit
-def _column_has_nan(tile, length, r):
-    found = False
-    for j in range(length):
-        x = tile[j * STRIP + r]
-        found = found or x != x
-    return found
+def _maximum_with_nan(tile, length, top, total):
+    """Return m with NaN in the rows that hold one: l is NaN too where m = +inf, which a NaN outranks."""
+    found = np.empty(STRIP, tile.dtype)
+    store(tile[0], found.ctypes.data, top)
+    for r in range(STRIP):
+        for j in range(length):
+            x = tile[j * STRIP + r]
+            if x != x:
+                found[r] = x
+    return load_strip(tile[0], found.ctypes.data)
+
+
+@njit(forceinline=True)
+def log_of_sums(l):
+    """Return ln l of a strip in float64; 0 for empty rows, whose l is 0."""
+    wide = widened(l)
+    return log(where_equal(wide, splat(wide, 0.0), splat(wide, 1.0), wide))
+
+
+@njit(forceinline=True)
+def shift_of(m):
+    """Return what is subtracted from scores: m, or 0 for empty rows."""
+    return where_equal(m, splat(m, -np.inf), splat(m, 0.0), m)
+
+
+@njit(forceinline=True)
+def store_carries(m, l, row, held, top, total):
+    """Store strips of carries to m and l (rows,) from a row on."""
+    store_strip(m[0], m.ctypes.data + row * m.itemsize, top, held)
+    store_strip(l[0], l.ctypes.data + row * l.itemsize, widened(total), held)
+
+
+@njit(forceinline=True)
+def store_strip(element, address, strip, held):
+    """Store ``held`` lanes of a strip, at most 8."""
+    if held == STRIP:
+        store(element, address, strip)
+    else:
+        store_partial(element, address, strip, held)
 
 
 @njit

@@ -23,7 +23,7 @@ from softcarry.cpu.row_layout import gather, row_addresses
 from softcarry.cpu.row_order import select_best, sort_best
 from softcarry.cpu.row_softmax import normaliser, write_exponentials
 from softcarry.cpu.row_sums import CHUNK, absorb_chunk, chunk_maximum, log_sum_exp
-from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, rank_tile, summarise_tile
+from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, rank_tile, store_carries, summarise_tile
 from softcarry.cpu.simd import STRIP, lanes_above, lowest_bit
 
 
@@ -158,7 +158,8 @@ def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, firs
     for first in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - first)
         load_tile(element, rows, first, held, grid.length, tile)
-        summarise_tile(tile, grid.length, held, first, ranks, all_m, all_l)
+        top, total = summarise_tile(tile, grid.length, ranks)
+        store_carries(all_m, all_l, first, held, top, total)
         rank_tile(tile, grid.length, ranks)
         for r in range(held):
             row = first + r

@@ -90,7 +90,12 @@ def _define(operation: Any, instruction: str) -> None:
         return getattr(builder, instruction)(*arguments)
 
 
-for _operation, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+for _operation, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
     _define(_operation, _instruction)
 
 
@@ -128,6 +133,72 @@ def zero_below(typingctx, x, bound, value):
         )
 
     return x(x, x, x), generate
+
+
+@intrinsic
+def where_equal(typingctx, x, y, chosen, other):
+    """Return ``chosen`` in the lanes where x = y, and ``other`` elsewhere and where either is NaN."""
+
+    def generate(context, builder, signature, arguments):
+        x, y, chosen_, other_ = arguments
+        return builder.select(builder.fcmp_ordered("==", x, y), chosen_, other_)
+
+    return chosen(x, x, chosen, chosen), generate
+
+
+@intrinsic
+def widened(typingctx, strip):
+    """Return a strip in float64."""
+    wide = Vector(types.float64, strip.lanes)
+
+    def generate(context, builder, signature, arguments):
+        return arguments[0] if strip == wide else builder.fpext(arguments[0], wide.llvm)
+
+    return wide(strip), generate
+
+
+@intrinsic
+def narrowed(typingctx, strip, like):
+    """Return a strip of float64 rounded to the scalar type of another."""
+
+    def generate(context, builder, signature, arguments):
+        return arguments[0] if strip == like else builder.fptrunc(arguments[0], like.llvm)
+
+    return like(strip, like), generate
+
+
+# The bits of √½, from which the numbers are counted that have one exponent.
+_SQRT_HALF = 0x3FE6A09E667F3BCD
+
+
+def _exponent(builder: Any, bits: Any) -> Any:
+    return builder.ashr(builder.sub(bits, constant(bits.type, _SQRT_HALF)), constant(bits.type, 52))
+
+
+@intrinsic
+def significand(typingctx, x):
+    """Return z in [√½, √2) for float64 x = 2^n·z."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], ir.VectorType(ir.IntType(64), x.lanes))
+        raised = builder.shl(_exponent(builder, bits), constant(bits.type, 52))
+        return builder.bitcast(builder.sub(bits, raised), x.llvm)
+
+    return x(x), generate
+
+
+@intrinsic
+def exponent(typingctx, x):
+    """Return n for float64 x = 2^n·z with z in [√½, √2)."""
+
+    def generate(context, builder, signature, arguments):
+        bits = builder.bitcast(arguments[0], ir.VectorType(ir.IntType(64), x.lanes))
+        # 1.5·2^52 holds an integer in its low bits; few processors convert one of 64 bits.
+        shift = 1.5 * 2.0**52
+        held = builder.add(_exponent(builder, bits), builder.bitcast(constant(x.llvm, shift), bits.type))
+        return builder.fsub(builder.bitcast(held, x.llvm), constant(x.llvm, shift))
+
+    return x(x), generate
 
 
 @intrinsic
