@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -140,7 +141,7 @@ TORCH_LAYOUTS = (
 )
 
 
-def as_kind(kind: str, array: np.ndarray):
+def as_kind(kind: str, array: np.ndarray) -> Any:
     """Return the array itself, or a torch tensor that shares its memory and strides."""
     if kind == "numpy":
         return array

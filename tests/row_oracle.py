@@ -8,6 +8,7 @@ it to mpmath.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,10 @@ from softcarry.numerics import lse_bound
 
 WIDE = np.longdouble
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+# How many float32 additions a term of l passes at most: 16 in its lane (512 terms in 32 lanes) and 5 over the
+# lanes. Blocks are added in float64.
+DEPTH = 16 + 5
 
 # Stored mantissa bits and least exponent of a normal number.
 LAYOUT = {"float64": (52, -1022), "float32": (23, -126), "float16": (10, -14), "bfloat16": (7, -126)}
@@ -126,15 +131,14 @@ def unit_roundoff(dtype) -> float:
 def sum_error(n: int, dtype, merges: int = 0) -> float:
     """E_l, the bound on the relative error of l in a working format, whatever the scores.
 
-    A term passes 16 additions in its lane (512 terms in 32 lanes), 5 over the lanes and 1 rounding of the
-    total; its exponential errs by 2 ulp = 4u; s − m is rounded, u·(m − s), which weighs Σ t·(m − s)/l ≤ ln n
-    at most. Blocks are added in float64: for float32 that adds nothing worth counting, so that n appears
-    in the logarithm alone. In float64 a block costs an exponential, a product and a sum more, and so does
+    A term passes DEPTH additions and 1 rounding of the total; its exponential errs by 2 ulp = 4u; s − m is
+    rounded, u·(m − s), which weighs Σ t·(m − s)/l ≤ ln n at most. Blocks are added in float64: for float32
+    that adds nothing worth counting, so that n appears in the logarithm alone. In float64 a block costs an exponential, a product and a sum more, and so does
     in either format each merge of carries that a caller asks for.
     """
     u = unit_roundoff(dtype)
     blocks = 0 if np.dtype(dtype) == np.float32 else 6 * math.ceil(n / 512)
-    return 1.01 * u * (16 + 5 + 1 + 4 + math.log(max(n, 1)) + blocks + 6 * merges)
+    return 1.01 * u * (DEPTH + 1 + 4 + math.log(max(n, 1)) + blocks + 6 * merges)
 
 
 def assert_sum(got, row: Row, dtype) -> None:
@@ -156,7 +160,7 @@ def assert_lse(got, row: Row, dtype, *, merges: int = 0) -> None:
 
 
 def assert_softmax(
-    got, row: Row, dtype, *, empty: str = "zero", indices=slice(None), merges: int = 0
+    got, row: Row, dtype, *, empty: str = "zero", indices: Any = slice(None), merges: int = 0
 ) -> None:
     """Fail unless probabilities (of the scores at the indices) in a working format are within their bound.
 
@@ -181,7 +185,7 @@ def assert_softmax(
     assert not wrong.size, (wrong[:5], got[wrong[:5]], want[wrong[:5]], bound[wrong[:5]])
 
 
-def assert_log_softmax(got, row: Row, dtype, *, empty: str = "zero", indices=slice(None)) -> None:
+def assert_log_softmax(got, row: Row, dtype, *, empty: str = "zero", indices: Any = slice(None)) -> None:
     """Fail unless log-probabilities (of the scores at the indices) in a working format are within bounds.
 
     Absolute: s − m rounds by u·(m − s), a logarithm of one ulp errs by 2u·ln l, l's own error moves it by

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,8 @@ def test_nan_is_greatest_and_makes_its_row_nan(dtype):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_without_live_scores(kind):
     x = as_kind(kind, np.full((2, 700), -INF, np.float32))
-    for empty, expected in (("zero", 0.0), ("nan", NAN)):
+    choices: list[Any] = [("zero", 0.0), ("nan", NAN)]
+    for empty, expected in choices:
         probabilities, indices, lse = map(as_numpy, sc.softmax_topk(x, 3, empty=empty))
         np.testing.assert_array_equal(probabilities, np.full((2, 3), expected))
         np.testing.assert_array_equal(indices, [[0, 1, 2]] * 2)
@@ -224,7 +226,7 @@ def test_it_unpacks_and_is_frozen():
     np.testing.assert_array_equal(indices, [3, 1])
     np.testing.assert_array_equal(top.scores, [7.0, 5.0])
     with pytest.raises(dataclasses.FrozenInstanceError):
-        top.k = 3
+        top.scores = top.indices  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_offset_is_added_to_the_indices():
@@ -370,7 +372,7 @@ def test_a_merge_leaves_its_pieces_alone():
 ROW = pattern("normal", 30, np.float32)
 
 
-def piece(a, b, *, x=ROW):
+def piece(a, b, *, x: Any = ROW):
     return sc.softmax_topk(x[..., a:b], min(5, b - a), offset=a)
 
 
@@ -412,7 +414,8 @@ def test_a_gap_may_be_filled_by_exactly_its_size():
 def test_pieces_too_short_for_k_are_refused():
     scores = pattern("normal", 30, np.float32)
     a, b = sc.softmax_topk(scores[:15], 3), sc.softmax_topk(scores[15:], 5, offset=15)
-    for k in (None, 4, 5, 0, -1, 31, 2.0):
+    wrong: list[Any] = [None, 4, 5, 0, -1, 31, 2.0]
+    for k in wrong:
         with pytest.raises(sc.SoftcarryError) as caught:
             a.merge(b, k=k)
         assert "\n" not in str(caught.value)

@@ -1,8 +1,8 @@
 r"""ln x of vectors of sums.
 
 x = 2^n·z with z in [√½, √2) and s = (z − 1)/(z + 1), so that ln x = n·ln 2 + 2 artanh s, \|s\| ≤ 0.1716: the
-series 2s + 2s³/3 + … is cut after s^23, which leaves 2^−66 of ln z. ln 2 is the sum of two numbers, the first of
-which has so few bits that its product with n is exact.
+series 2s + 2s³/3 + … is cut after s^23, which leaves 2^−66 of ln z. ln 2 is the sum of two numbers, the first
+of which has so few bits that its product with n is exact.
 """
 
 from numba import njit

@@ -143,7 +143,7 @@ def carry_rows(element, out_element, rows, grid, segments, units, counter, resul
     m, l = results.m, results.l
     buffer = np.empty(GATHERED, np.uint8)
     scratch = np.empty(2 * TILE, m.dtype)
-    unit = claim(counter)
+    unit = claim(counter.ctypes.data)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
@@ -156,4 +156,4 @@ def carry_rows(element, out_element, rows, grid, segments, units, counter, resul
             summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, place)
             if segments == 1:
                 finish_rows(element, out_element, rows, grid, results, first_row, last_row)
-        unit = claim(counter)
+        unit = claim(counter.ctypes.data)

@@ -191,7 +191,7 @@ def softmax_rows(
     """
     buffer = np.empty(3 * GATHERED, np.uint8)
     scratch = np.empty(2 * TILE, m.dtype)
-    unit = claim(counter)
+    unit = claim(counter.ctypes.data)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
@@ -201,7 +201,7 @@ def softmax_rows(
             _write_short_rows(
                 element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
             )
-            unit = claim(counter)
+            unit = claim(counter.ctypes.data)
             continue
         if summarising:
             place = buffer.ctypes.data
@@ -227,6 +227,6 @@ def softmax_rows(
                 last,
                 buffer.ctypes.data,
             )
-        unit = claim(counter)
+        unit = claim(counter.ctypes.data)
     if streaming:
         fence()

@@ -47,35 +47,27 @@ TILE = SHORT * STRIP
 
 @njit(forceinline=True)
 def _evenly_spaced(rows, first_row):
-    """Return whether 8 rows are equally far apart: those of one axis are."""
+    """Return whether 8 rows are ``rows.stride`` apart: those of the innermost axis are."""
     return first_row % rows.length + STRIP <= rows.length
 
 
 @njit
 def load_tile(element, rows, first_row, held, length, tile):
     """Fill a tile with ``held`` rows, at most 8; the last fills what is left."""
-    size = tile.itemsize
+    element_bytes, size = element_size(element), tile.itemsize
     place = tile.ctypes.data
     address = row_address(rows, first_row)
-    if held == STRIP and row_address(rows, first_row + STRIP - 1) - address == (STRIP - 1) * element_size(
-        element
-    ):
-        for j in range(length):
-            store(tile[0], place + j * STRIP * size, load_strip(element, address + j * rows.step))
-        return
     done = 0
-    stride = row_address(rows, first_row + held - 1) - address
-    if rows.step == element_size(element) and held == STRIP and _evenly_spaced(rows, first_row):
-        while done + STRIP <= length:
-            transpose(
-                element,
-                address + done * rows.step,
-                stride // (STRIP - 1),
-                tile[0],
-                place + done * STRIP * size,
-                STRIP * size,
-            )
-            done += STRIP
+    if held == STRIP and _evenly_spaced(rows, first_row):
+        if rows.stride == element_bytes:
+            for j in range(length):
+                store(tile[0], place + j * STRIP * size, load_strip(element, address + j * rows.step))
+            return
+        if rows.step == element_bytes:
+            for j in range(0, length - STRIP + 1, STRIP):
+                target = place + j * STRIP * size
+                transpose(element, address + j * element_bytes, rows.stride, tile[0], target, STRIP * size)
+            done = length - length % STRIP
     for r in range(STRIP):
         address = row_address(rows, first_row + min(r, held - 1))
         for j in range(done, length):
@@ -86,22 +78,20 @@ def load_tile(element, rows, first_row, held, length, tile):
 @njit
 def store_tile(element, rows, first_row, held, length, tile):
     """Write a tile to ``held`` rows."""
-    size = tile.itemsize
+    element_bytes, size = element_size(element), tile.itemsize
     place = tile.ctypes.data
+    address = row_address(rows, first_row)
     done = 0
-    if rows.step == element_size(element) and held == STRIP and _evenly_spaced(rows, first_row):
-        address = row_address(rows, first_row)
-        stride = (row_address(rows, first_row + STRIP - 1) - address) // (STRIP - 1)
-        while done + STRIP <= length:
-            transpose(
-                tile[0],
-                place + done * STRIP * size,
-                STRIP * size,
-                element,
-                address + done * rows.step,
-                stride,
-            )
-            done += STRIP
+    if held == STRIP and _evenly_spaced(rows, first_row):
+        if rows.stride == element_bytes:
+            for j in range(length):
+                store(element, address + j * rows.step, load_strip(tile[0], place + j * STRIP * size))
+            return
+        if rows.step == element_bytes:
+            for j in range(0, length - STRIP + 1, STRIP):
+                source = place + j * STRIP * size
+                transpose(tile[0], source, STRIP * size, element, address + j * element_bytes, rows.stride)
+            done = length - length % STRIP
     for r in range(held):
         address = row_address(rows, first_row + r)
         for j in range(done, length):

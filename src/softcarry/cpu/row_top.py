@@ -180,7 +180,7 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, k, empt
     """Claim units of work until none is left; rows in one segment are finished with it."""
     buffer = np.empty(GATHERED, np.uint8)
     scratch = np.empty(2 * TILE + SHORT, results.m.dtype)
-    unit = claim(counter)
+    unit = claim(counter.ctypes.data)
     while unit < units:
         segment = unit % segments
         first_row = unit // segments * grid.group
@@ -198,4 +198,4 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, k, empt
             )
             if segments == 1:
                 finish_top(out_element, grid, segments, k, empty, results, first_row, last_row)
-        unit = claim(counter)
+        unit = claim(counter.ctypes.data)

@@ -90,7 +90,9 @@ def write_softmax(x: Operand, out: Operand, *, logarithms: bool, empty: float) -
     contiguous = x.contiguous and out.contiguous
     threads, grid = _cut(x, _group(x, contiguous))
     m, l = np.empty(grid.rows * grid.pieces, _working(x)), np.empty(grid.rows * grid.pieces)
-    streaming = contiguous and out.row_count * out.length * SIZES[out.element] >= _STREAMED
+    size = SIZES[out.element]
+    aligned = out.rows.address % size == 0 and all(stride % size == 0 for stride in out.rows.outer_strides)
+    streaming = contiguous and aligned and out.row_count * out.length * size >= _STREAMED
     elements = (x.element, out.element)
     fixed = (*(ELEMENTS[name] for name in elements), x.rows, out.rows, grid)
     if grid.segments == 1:
@@ -191,7 +193,7 @@ def _share(
 ) -> None:
     """Run a kernel in threads that claim the units of a grid."""
     counter = np.zeros(1, np.int64)
-    address = counter.__array_interface__["data"][0]
-    arguments = (*fixed, grid.segments, grid.units, address, *rest)
+    arguments = (*fixed, grid.segments, grid.units, counter, *rest)
     ready(kernel, elements, arguments)
+    # What a late call looks at, the counter, is among the arguments, and so outlives it.
     run(lambda: kernel(*arguments), min(threads, grid.units))

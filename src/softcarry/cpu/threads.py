@@ -77,19 +77,22 @@ def run(work: Callable[[], object], threads: int) -> None:
     """Call the same function from so many threads at once, and return when all have returned.
 
     Every call claims units of work until none is left, so a thread that comes late, or not at all, costs no
-    time: the caller's own call has done its units by then.
+    time: the caller's own call has done its units by then. A call may even come after the return: it must
+    find nothing to do, and what it looks at must be there.
     """
     helpers: list[Future] = []
-    if threads > 1:
-        # The pool may be replaced by another thread between taking it and using it.
-        with contextlib.suppress(RuntimeError):
-            helpers.extend(_executor().submit(work) for _ in range(threads - 1))
+    # The pool may be replaced by another thread between taking it and using it, or the system start no more
+    # threads.
+    with contextlib.suppress(RuntimeError):
+        for _ in range(threads - 1):
+            helpers.append(_executor().submit(work))  # noqa: PERF401
     try:
         work()
     finally:
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
+        failures = [helper.exception() for helper in helpers if not helper.cancel()]
+    for failure in failures:
+        if failure is not None:
+            raise failure
 
 
 def _default() -> int:
