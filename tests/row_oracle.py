@@ -133,8 +133,9 @@ def sum_error(n: int, dtype, merges: int = 0) -> float:
 
     A term passes DEPTH additions and 1 rounding of the total; its exponential errs by 2 ulp = 4u; s − m is
     rounded, u·(m − s), which weighs Σ t·(m − s)/l ≤ ln n at most. Blocks are added in float64: for float32
-    that adds nothing worth counting, so that n appears in the logarithm alone. In float64 a block costs an exponential, a product and a sum more, and so does
-    in either format each merge of carries that a caller asks for.
+    that adds nothing worth counting, so that n appears in the logarithm alone. In float64 a block costs an
+    exponential, a product and a sum more, and so does in either format each merge of carries that a caller
+    asks for.
     """
     u = unit_roundoff(dtype)
     blocks = 0 if np.dtype(dtype) == np.float32 else 6 * math.ceil(n / 512)

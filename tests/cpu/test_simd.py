@@ -9,7 +9,9 @@ from numba import njit
 
 from softcarry.cpu.memory import load_block, load_strip, store, store_element
 from softcarry.cpu.simd import (
-    chosen,
+    count_above,
+    count_not_below,
+    exponent,
     extract,
     fma,
     folded_maximum,
@@ -19,10 +21,13 @@ from softcarry.cpu.simd import (
     lanes_above,
     larger,
     lowest_bit,
-    marked,
+    narrowed,
     power_of_two,
     repeated,
+    significand,
     splat,
+    where_equal,
+    widened,
     zero_below,
 )
 from vector_calls import DTYPES, address
@@ -30,8 +35,8 @@ from vector_calls import DTYPES, address
 NAN, INF = np.nan, np.inf
 SCALARS = pytest.mark.parametrize("dtype", [DTYPES["float32"], DTYPES["float64"]], ids=str)
 LANEWISE = (
-    *("larger", "+", "-", "*", "fma", "zero_below", "power_of_two", "splat"),
-    *("marked", "chosen", "repeated"),
+    *("larger", "+", "-", "*", "/", "fma", "zero_below", "power_of_two", "splat"),
+    *("count_above", "count_not_below", "where_equal", "repeated"),
 )
 
 
@@ -46,13 +51,15 @@ def _lanewise(element, xs, ys, zs, out, span, number):
     store(element, out + span, x + y)
     store(element, out + 2 * span, x - y)
     store(element, out + 3 * span, x * y)
-    store(element, out + 4 * span, fma(x, y, z))
-    store(element, out + 5 * span, zero_below(x, y, z))
-    store(element, out + 6 * span, power_of_two(x))
-    store(element, out + 7 * span, splat(x, number))
-    store(element, out + 8 * span, marked(z, x, y))
-    store(element, out + 9 * span, chosen(z, x, y))
-    store(element, out + 10 * span, repeated(load_strip(element, xs)))
+    store(element, out + 4 * span, x / y)
+    store(element, out + 5 * span, fma(x, y, z))
+    store(element, out + 6 * span, zero_below(x, y, z))
+    store(element, out + 7 * span, power_of_two(x))
+    store(element, out + 8 * span, splat(x, number))
+    store(element, out + 9 * span, count_above(z, y, x))
+    store(element, out + 10 * span, count_not_below(z, y, x))
+    store(element, out + 11 * span, where_equal(x, y, z, x))
+    store(element, out + 12 * span, repeated(load_strip(element, xs)))
     return lanes_above(x, y)
 
 
@@ -102,6 +109,7 @@ def test_arithmetic_is_that_of_numpy(dtype):
         np.testing.assert_array_equal(got["+"], x + y)
         np.testing.assert_array_equal(got["-"], x - y)
         np.testing.assert_array_equal(got["*"], x * y)
+        np.testing.assert_array_equal(got["/"], x / y)
         np.testing.assert_array_equal(got["splat"], np.full(x.size, seed, dtype))
 
 
@@ -157,15 +165,62 @@ def test_the_lowest_bit():
 
 
 @SCALARS
-def test_marks_are_kept_and_added(dtype):
-    """Where x > y or a mark was; a NaN is above nothing."""
+def test_comparisons_of_lanes(dtype):
+    """A NaN is neither above, nor not below, nor equal."""
     n = lanes_of(dtype)
     x = np.resize(np.array([1, 2, 3, NAN, 2, INF, -INF, 0.0, 3], dtype), n)
     y = np.resize(np.array([2, 2, 2, 2, NAN, INF, -INF, -0.0, INF], dtype), n)
-    marks = np.resize(np.array([0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1], dtype), n)
-    got, _ = lanewise(x, y, marks)
-    np.testing.assert_array_equal(got["marked"] != 0, (x > y) | (marks != 0))
-    np.testing.assert_array_equal(got["chosen"], np.where(marks != 0, x, y))
+    got, _ = lanewise(x, y, np.arange(n))
+    np.testing.assert_array_equal(got["count_above"], np.arange(n) + (y > x))
+    np.testing.assert_array_equal(got["count_not_below"], np.arange(n) + (y >= x))
+    np.testing.assert_array_equal(got["where_equal"], np.where(x == y, np.arange(n), x))
+
+
+@njit
+def _split(source, out):
+    element = np.float64(0)
+    x = load_strip(element, source)
+    store(element, out, significand(x))
+    store(element, out + 64, exponent(x))
+
+
+def test_significand_and_exponent():
+    """About every boundary between exponents, powers of two, and anywhere: x = 2^n·z with z in [√½, √2)."""
+    rng = np.random.default_rng(5)
+    n = np.arange(-1021, 1024)
+    x = np.concatenate(
+        [np.ldexp(np.sqrt(0.5), n), np.ldexp(1.0, n), np.ldexp(rng.uniform(0.5, 1, n.size), n)]
+    )
+    x = np.concatenate([x, np.nextafter(x, 0), np.nextafter(x, INF), [2.0**-1022, np.finfo(np.float64).max]])
+    x = x[x >= 2.0**-1022]
+    x = np.concatenate([x, np.ones(-x.size % 8)]).reshape(-1, 8)
+    for strip in x:
+        out = np.empty((2, 8))
+        _split(address(np.ascontiguousarray(strip)), address(out))
+        z, exponents = out
+        np.testing.assert_array_equal(np.ldexp(z, exponents.astype(int)), strip)
+        # √½ and √2 are rounded up: the number below each is below it.
+        assert (z >= np.sqrt(0.5)).all()
+        assert (z < np.nextafter(np.sqrt(2.0), 2)).all()
+
+
+@njit
+def _convert(element, source, wide, narrow):
+    x = load_strip(element, source)
+    store(np.float64(0), wide, widened(x))
+    store(element, narrow, narrowed(load_strip(np.float64(0), wide + 64), x))
+
+
+@SCALARS
+def test_strips_between_formats(dtype):
+    """To float64 exactly, and from it rounded to nearest even."""
+    x = np.array([1.1, -3.7, 2.0**-140, INF, -INF, NAN, -0.0, 1e30], dtype)
+    wide, narrow = np.zeros((2, 8)), np.zeros(8, dtype)
+    wide[1] = [1 + 2.0**-24, 1 + 3 * 2.0**-24, 1 + 2.0**-24 + 2.0**-50, 1e300, -INF, NAN, 2.0**-150, -0.1]
+    _convert(dtype.type(0), address(x), address(wide), address(narrow))
+    np.testing.assert_array_equal(wide[0], x.astype(np.float64))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(narrow, wide[1].astype(dtype))
 
 
 @SCALARS

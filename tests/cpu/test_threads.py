@@ -207,31 +207,74 @@ def test_an_exception_of_one_helper_does_not_leave_another_at_work():
     assert ended.is_set()
 
 
-def test_a_system_that_starts_no_more_threads(monkeypatch):
-    """The caller does the work; a call that was already queued does not come after it."""
-    set_num_threads(3)
+class Units:
+    """Work that is claimed unit by unit, as kernels do; each takes a while, and a helper longer."""
+
+    def __init__(self, count):
+        self.caller = threading.current_thread()
+        self.left, self.lock, self.done = list(range(count)), threading.Lock(), []
+
+    def __call__(self):
+        while True:
+            with self.lock:
+                if not self.left:
+                    return
+                unit = self.left.pop()
+            time.sleep(0.02 if threading.current_thread() is self.caller else 0.1)
+            self.done.append(unit)
+
+
+@pytest.fixture
+def _one_thread_to_start(monkeypatch):
+    """A system that starts one more thread for the pool and no other."""
     start, started = threading.Thread.start, []
 
     def start_one(thread):
+        if not thread.name.startswith("softcarry"):
+            return start(thread)
         if started:
             raise RuntimeError("can't start new thread")
         started.append(thread)
-        start(thread)
+        return start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_one)
-    begun, ended = [], []
 
-    def work():
-        begun.append(threading.current_thread())
-        time.sleep(0.05)
-        ended.append(1)
 
-    run(work, 3)
-    count = len(ended)
-    assert len(begun) == count
-    assert threading.current_thread() in begun
-    time.sleep(0.2)
-    assert len(begun) == count
+@pytest.mark.usefixtures("_one_thread_to_start")
+def test_a_system_that_starts_no_more_threads():
+    set_num_threads(3)
+    for _ in range(5):
+        units = Units(5)
+        run(units, 3)
+        assert sorted(units.done) == list(range(5))
+
+
+@pytest.mark.usefixtures("_one_thread_to_start")
+def test_a_call_that_was_queued_though_no_thread_could_be_started():
+    """The only helper is another caller's until the work is under way: then it finds the call, and units."""
+    set_num_threads(3)
+    held, release = threading.Semaphore(0), threading.Event()
+
+    def hold():
+        held.release()
+        assert release.wait(LONG)
+
+    other = threading.Thread(target=run, args=(hold, 2))
+    other.start()
+    try:
+        assert held.acquire(timeout=LONG)
+        assert held.acquire(timeout=LONG)
+        units = Units(4)
+
+        def work():
+            release.set()
+            units()
+
+        run(work, 2)
+        assert sorted(units.done) == list(range(4))
+    finally:
+        release.set()
+        other.join()
 
 
 def test_many_callers_while_the_number_changes():

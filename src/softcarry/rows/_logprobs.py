@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from softcarry._arrays import Array, DType
 from softcarry.cpu.row_work import row_carries_of
-from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import is_tensor, operand, require_axis, scores_of
+from softcarry.errors import OptionError, ShapeError
+from softcarry.rows._operand import integers_of, operand, require_axis, scores_of
 from softcarry.rows._results import (
     address_of,
     as_kind,
@@ -22,7 +22,7 @@ from softcarry.rows._results import (
     result_element,
     returned,
 )
-from softcarry.rows._top import softmax_topk
+from softcarry.rows._softmax_topk import softmax_topk
 
 
 class Logprobs(NamedTuple):
@@ -128,10 +128,7 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(x: Array, targets: Any, axis: int) -> _Chosen:
-    indices = targets.detach().cpu().numpy() if is_tensor(targets) else np.asarray(targets)
-    if indices.dtype.kind not in "iu":
-        msg = f"targets must be integers, got {indices.dtype}: convert them, for example to int64"
-        raise DTypeError(msg)
+    indices = integers_of(targets)
     n = x.shape[axis]
     rows = (*x.shape[:axis], *x.shape[axis + 1 :])
     several = indices.ndim == x.ndim

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from softcarry._arrays import Array, DType, array_namespace, dtype_name
 from softcarry.cpu.row_layout import SIZES, Operand, Rows
@@ -57,10 +58,7 @@ def scores_of(x: Array) -> Array:
 
 def _tensor_scores(x: Any) -> Any:
     torch = sys.modules["torch"]
-    if x.device.type != "cpu" or x.layout is not torch.strided:
-        where = f"on {x.device}" if x.device.type != "cpu" else f"with layout {x.layout}"
-        msg = f"x must be a strided torch tensor on the CPU, got one {where}: convert it, for example x.cpu()"
-        raise DTypeError(msg)
+    require_plain("x", x)
     if x.requires_grad and torch.is_grad_enabled():
         msg = (
             "x must not record gradients, which row functions don't have: call x.detach(), or torch.no_grad()"
@@ -75,6 +73,40 @@ def _tensor_scores(x: Any) -> Any:
     if dtype_name(x.dtype) not in SIZES:
         raise _not_real("x", x.dtype)
     return x
+
+
+def require_plain(what: str, tensor: Any) -> None:
+    """Refuse tensors that are not in the memory of the CPU, one element after the other by strides.
+
+    Raises
+    ------
+    DTypeError
+    """
+    strided = tensor.layout is sys.modules["torch"].strided
+    if tensor.device.type != "cpu" or not strided:
+        where = f"with layout {tensor.layout}" if not strided else f"on device {tensor.device}"
+        msg = f"{what} must be a strided torch tensor on the CPU, got one {where}: convert it first"
+        raise DTypeError(msg)
+
+
+def integers_of(targets: Any) -> NDArray[Any]:
+    """Return targets as a NumPy array of integers.
+
+    Raises
+    ------
+    DTypeError
+        If they are no integers, or a tensor that is not on the CPU.
+    """
+    if is_tensor(targets):
+        require_plain("targets", targets)
+        # NumPy has no bfloat16 of torch's: what is no integer becomes something that says so.
+        numpy_knows = targets.dtype is not sys.modules["torch"].bfloat16
+        targets = targets.detach().numpy() if numpy_knows else targets.detach().float().numpy()
+    indices = np.asarray(targets)
+    if indices.dtype.kind not in "iu":
+        msg = f"targets must be integers, got {indices.dtype}: convert them, for example to int64"
+        raise DTypeError(msg)
+    return indices
 
 
 def _not_real(what: str, dtype: DType) -> DTypeError:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from softcarry._arrays import Array, DType, dtype_name
 from softcarry.cpu.row_layout import SIZES
 from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor
+from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor, require_plain
 
 Empty = Literal["zero", "nan"]
 
@@ -114,7 +114,7 @@ def require_out(x: Array, shape: tuple[int, ...], out: Any, dtype: DType | str |
         msg = f"out must be {kind}, as x is, got {type(out).__name__}"
         raise DTypeError(msg)
     if not isinstance(out, np.ndarray):
-        _require_plain(out)
+        _require_writable(out)
     if tuple(out.shape) != tuple(shape):
         msg = f"out must have shape {tuple(shape)}, got {tuple(out.shape)}"
         raise ShapeError(msg)
@@ -140,12 +140,16 @@ def require_out(x: Array, shape: tuple[int, ...], out: Any, dtype: DType | str |
     return name
 
 
-def _require_plain(out: Any) -> None:
-    torch = sys.modules["torch"]
-    if out.device.type != "cpu" or out.layout is not torch.strided or out.is_neg() or out.is_conj():
-        msg = (
-            f"out must be a strided torch tensor on the CPU, got one on {out.device} with layout {out.layout}"
-        )
+def _require_writable(out: Any) -> None:
+    """Refuse tensors that can't be filled through their memory.
+
+    Raises
+    ------
+    DTypeError
+    """
+    require_plain("out", out)
+    if out.is_neg() or out.is_conj():
+        msg = "out must be what its memory holds, got a view with the negative or conjugate bit set: clone it"
         raise DTypeError(msg)
     if out.requires_grad:
         msg = "out must not record gradients, which row functions don't have: call out.detach()"

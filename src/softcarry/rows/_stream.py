@@ -13,9 +13,11 @@ from softcarry.carry import Carry
 from softcarry.cpu.row_work import row_carries_of
 from softcarry.errors import DTypeError, OptionError, ShapeError
 from softcarry.rows._logprobs import gathered, log_probabilities
-from softcarry.rows._operand import element_of, is_tensor, operand, require_axis, scores_of
+from softcarry.rows._merging import log_sum_exp, merged_carries, require_k
+from softcarry.rows._operand import element_of, integers_of, is_tensor, operand, require_axis, scores_of
 from softcarry.rows._results import as_kind, numpy_view
-from softcarry.rows._top import TopK, log_sum_exp, merged_carries, require_k, softmax_topk
+from softcarry.rows._softmax_topk import softmax_topk
+from softcarry.rows._top import TopK
 
 Progress = Callable[[int, int | None], object]
 
@@ -272,10 +274,7 @@ class RowStream:
 
 
 def _indices(targets: Any) -> NDArray[np.int64]:
-    indices = targets.detach().cpu().numpy() if is_tensor(targets) else np.asarray(targets)
-    if indices.dtype.kind not in "iu":
-        msg = f"targets must be integers, one a row, got {indices.dtype}: convert them, for example to int64"
-        raise DTypeError(msg)
+    indices = integers_of(targets)
     if indices.size and indices.min() < 0:
         msg = f"targets must be from 0 on, got {indices.min()}: leave out the rows that have no target"
         raise OptionError(msg)

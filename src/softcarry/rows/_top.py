@@ -1,34 +1,18 @@
-"""softmax_topk, and the result that pieces of rows merge into."""
+"""TopK: the largest scores of rows, which pieces of the rows merge into."""
 
-import functools
 import math
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softcarry._arrays import Array, DType
+from softcarry._arrays import Array
 from softcarry.carry import Carry
-from softcarry.cpu.row_work import top_of_rows
 from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import element_of, operand, require_axis, scores_of
-from softcarry.rows._results import (
-    Empty,
-    address_of,
-    as_kind,
-    empty_value,
-    in_dtype_of,
-    made_like,
-    moved_axis,
-    numpy_view,
-    result_element,
-)
-
-Spans = tuple[tuple[int, int], ...]
+from softcarry.rows._merging import Spans, log_sum_exp, merged_carries, require_k, union_of_spans
+from softcarry.rows._results import Empty, as_kind, empty_value, in_dtype_of, numpy_view
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,148 +166,6 @@ class TopK:
 
     def _last(self, array: Array) -> NDArray[Any]:
         return np.moveaxis(numpy_view(array), self.axis, -1)
-
-
-def softmax_topk(
-    x: Array,
-    k: int,
-    axis: int = -1,
-    *,
-    offset: int = 0,
-    empty: Empty = "zero",
-    dtype: DType | str | None = None,
-) -> TopK:
-    """Return the k largest scores of each row, their softmax probabilities and the row's lse, in one reading.
-
-    Parameters
-    ----------
-    x : array (..., n, ...)
-        NumPy array or torch CPU tensor of float64, float32, float16 or bfloat16, with any strides; it is not
-        copied. Integers are converted to float64.
-    k : int
-        From 1 to n.
-    axis : int
-        The axis of length n.
-    offset : int
-        Where x begins in a row that arrives in pieces; it is added to the indices. See `TopK.merge`.
-    empty : {"zero", "nan"}
-        The probability in a row without live scores.
-    dtype : dtype or str, optional
-        Of the probabilities: x's by default (float64 for integers), rounded once from the format of the sums.
-
-    Returns
-    -------
-    TopK
-        With scores, indices, probabilities (..., k, ...) and lse (...), of x's library. Its notes have the
-        rules for ties, −inf, +inf and NaN.
-
-    Raises
-    ------
-    DTypeError
-        If x is no such array, is complex or an object, records gradients, or ``dtype`` is wider than the
-        sums.
-    OptionError
-        If k, the axis, ``offset`` or ``empty`` is out of range.
-
-    References
-    ----------
-    Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867, 2018, Algorithm 4.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import softcarry as sc
-    >>> probabilities, indices, lse = sc.softmax_topk(np.array([2.0, 5.0, 1.0, 7.0]), 2)
-    >>> indices, probabilities.round(4), round(float(lse), 4)
-    (array([3, 1]), array([0.8737, 0.1182]), 7.135)
-    """
-    x = scores_of(x)
-    axis = require_axis(x, axis)
-    of_empty = empty_value(empty)
-    element = result_element(x, dtype)
-    n = x.shape[axis]
-    k = require_k(k, n)
-    if not isinstance(offset, Integral) or isinstance(offset, bool) or not 0 <= offset <= 2**63 - 1 - n:
-        msg = f"offset must be an integer from 0 on, where x begins in its row; got {offset!r}"
-        raise OptionError(msg)
-    rows = (*x.shape[:axis], *x.shape[axis + 1 :])
-    probabilities = made_like(x, (math.prod(rows), k), element)
-    if math.prod(rows):
-        top = top_of_rows(
-            operand(x, axis), k, out_element=element, probabilities=address_of(probabilities), empty=of_empty
-        )
-        scores, indices, m, l, lse = top
-    else:
-        working = np.float64 if element_of(x) == "float64" else np.float32
-        scores, indices = np.empty((0, k), working), np.empty((0, k), np.int64)
-        m, l, lse = np.empty(0, working), np.empty(0), np.empty(0, working)
-
-    def placed(array: Array) -> Array:
-        return moved_axis(array.reshape(*rows, k), -1, axis)
-
-    return TopK(
-        placed(as_kind(x, scores)),
-        placed(as_kind(x, indices + offset if offset else indices)),
-        placed(probabilities),
-        *(as_kind(x, array.reshape(rows)) for array in (lse, m, l)),
-        axis=axis,
-        spans=((int(offset), int(offset) + n),),
-        empty=empty,
-    )
-
-
-def require_k(k: Any, n: int | None = None) -> int:
-    """Return k as an int.
-
-    Raises
-    ------
-    OptionError
-        If it is no integer from 1 on, or above n.
-    """
-    if not isinstance(k, Integral) or isinstance(k, bool) or not 1 <= int(k) <= (int(k) if n is None else n):
-        msg = f"k must be an integer from 1 to {'the number of scores' if n is None else n}, got {k!r}"
-        raise OptionError(msg)
-    return int(k)
-
-
-def union_of_spans(spans: list[tuple[int, int]]) -> Spans:
-    """Return disjoint spans in ascending order, neighbours joined.
-
-    Raises
-    ------
-    OptionError
-        If two overlap.
-    """
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if joined and start < joined[-1][1]:
-            msg = (
-                f"pieces must be disjoint, got indices {joined[-1][0]} to {joined[-1][1] - 1} and {start} to "
-                f"{stop - 1}: give softmax_topk the offset= of each piece"
-            )
-            raise OptionError(msg)
-        if joined and start == joined[-1][1]:
-            joined[-1] = (joined[-1][0], stop)
-        else:
-            joined.append((start, stop))
-    return tuple(joined)
-
-
-def merged_carries(
-    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]],
-) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
-    """Return the carry (m, l) of the union, l in float64, by the rules of `softcarry.Carry`."""
-    m = functools.reduce(np.maximum, [m for m, _ in parts])
-    shift = np.where(m == -math.inf, 0.0, m).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        rescaled = [np.where(top == -math.inf, 0.0, total * np.exp(top - shift)) for top, total in parts]
-    return np.asarray(m), np.asarray(functools.reduce(operator.add, rescaled))
-
-
-def log_sum_exp(m: NDArray[np.floating], l: NDArray[np.float64]) -> NDArray[np.floating]:
-    """Return m + ln l in the format of m, rounded once from float64; ±inf and NaN as the carry has them."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(np.isinf(m), m, m + np.log(l)).astype(m.dtype)
 
 
 def assemble(
