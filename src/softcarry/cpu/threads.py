@@ -77,22 +77,38 @@ def run(work: Callable[[], object], threads: int) -> None:
     """Call the same function from so many threads at once, and return when all have returned.
 
     Every call claims units of work until none is left, so a thread that comes late, or not at all, costs no
-    time: the caller's own call has done its units by then. A call may even come after the return: it must
-    find nothing to do, and what it looks at must be there.
+    time: the caller's own call has done its units by then.
     """
     helpers: list[Future] = []
-    # The pool may be replaced by another thread between taking it and using it, or the system start no more
-    # threads.
-    with contextlib.suppress(RuntimeError):
-        for _ in range(threads - 1):
-            helpers.append(_executor().submit(work))  # noqa: PERF401
+    closing, closed = threading.Condition(), False
+    working = 0
+
+    def help_out() -> None:
+        nonlocal working
+        with closing:
+            if closed:
+                return
+            working += 1
+        try:
+            work()
+        finally:
+            with closing:
+                working -= 1
+                closing.notify_all()
+
+    if threads > 1:
+        # The pool may be replaced by another thread between taking it and using it, or get no more threads.
+        with contextlib.suppress(RuntimeError):
+            helpers.extend(_executor().submit(help_out) for _ in range(threads - 1))
     try:
         work()
     finally:
-        failures = [helper.exception() for helper in helpers if not helper.cancel()]
-    for failure in failures:
-        if failure is not None:
-            raise failure
+        with closing:
+            closed = True
+            closing.wait_for(lambda: not working)
+    for helper in helpers:
+        if not helper.cancel():
+            helper.result()
 
 
 def _default() -> int:
