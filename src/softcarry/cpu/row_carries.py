@@ -15,6 +15,7 @@ from softcarry.cpu.row_tiles import (
     TILE,
     load_tile,
     log_of_sums,
+    shift_of,
     store_carries,
     store_strip,
     summarise_tile,
@@ -117,7 +118,8 @@ def _do_short_rows(element, out_element, rows, length, results, first_row, last_
     """Summarise rows of at most SHORT elements and write what is asked for."""
     m, l, targets = results.m, results.l, results.targets
     tile, terms = scratch[:TILE], scratch[TILE:]
-    logarithms = np.empty(STRIP)
+    columns, out = targets.shape[1], results.logprobs
+    shifts, logarithms = np.empty(STRIP), np.empty(STRIP)
     for row in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - row)
         load_tile(element, rows, row, held, length, tile)
@@ -129,12 +131,14 @@ def _do_short_rows(element, out_element, rows, length, results, first_row, last_
             infinite = splat(top, np.inf)
             place = results.lse + row * element_size(out_element)
             store_strip(out_element, place, where_equal(top, infinite, infinite, lse), held)
-        if targets.shape[1]:
+        if columns:
+            store(shifts[0], shifts.ctypes.data, widened(shift_of(top)))
             store(logarithms[0], logarithms.ctypes.data, logarithm)
             for r in range(held):
-                _write_logprobs(
-                    element, out_element, rows, row + r, m[row + r], logarithms[r], targets, results.logprobs
-                )
+                for t in range(columns):
+                    x = np.float64(tile[targets[row + r, t] * STRIP + r])
+                    place = out + ((row + r) * columns + t) * element_size(out_element)
+                    store_element(out_element, place, type(tile[0])((x - shifts[r]) - logarithms[r]))
 
 
 @njit(nogil=True, cache=True)
