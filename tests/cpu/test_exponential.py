@@ -159,15 +159,23 @@ def test_float64_where_rounding_is_hardest(base_2):
 
 
 @CASES
-def test_flushed_below_the_lowest(dtype, base_2):
+def test_subnormal_results_are_right_for_half_an_exponent_and_then_flushed(dtype, base_2):
+    """Down to 2^-126.5 (2^-1022.5 in float64) in steps; below, 0."""
+    unit = 1.0 if base_2 else float(np.log(2))
     lowest = LOWEST[dtype, base_2]
     least = {np.float32: 2.0**-126, np.float64: 2.0**-1022}[dtype]
-    below = np.nextafter(lowest, dtype(-INF))
+    x = np.linspace(np.nextafter(lowest, dtype(-INF)), lowest - 0.4999 * unit, 200).astype(dtype)
+    got = powers(x, base_2)
     with mpmath.workdps(50):
-        true = [mpmath.power(2, float(v)) if base_2 else mpmath.exp(float(v)) for v in (lowest, below)]
-        assert true[1] < least <= true[0]
+        true = [mpmath.power(2, float(v)) if base_2 else mpmath.exp(float(v)) for v in x]
+        # Half a unit of subnormal numbers, besides what the power itself is off by before it is rounded to them.
+        unit_of_subnormals = mpmath.mpf(float(np.finfo(dtype).smallest_subnormal))
+        for g, t in zip(got, true, strict=True):
+            assert t < least
+            assert abs(mpmath.mpf(float(g)) - t) <= unit_of_subnormals * (0.5 + ALLOWED[base_2])
+    beyond = lowest - dtype(0.5001 * unit)
     far = [
-        below,
+        beyond,
         lowest - 1,
         lowest - 23,
         1.5 * lowest,

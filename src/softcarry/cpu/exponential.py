@@ -9,7 +9,7 @@ in the last place. Degree 5 would be off by 2^−21.1, 4 units, before any round
 from numba import njit, types
 from numba.core.extending import overload
 
-from softcarry.cpu.simd import Vector, fma, power_of_two, splat, zero_below
+from softcarry.cpu.simd import Vector, fma, larger, power_of_two, splat
 
 _SINGLE = (
     1.0,
@@ -42,9 +42,10 @@ _DOUBLE_LOG2E = (1.4426950408889634, 2.0355273740931033e-17)
 # Adding 1.5·2^t, t the stored mantissa bits, rounds to the nearest integer and leaves it in the low bits.
 _SINGLE_SHIFT, _DOUBLE_SHIFT = 1.5 * 2.0**23, 1.5 * 2.0**52
 
-# Below these the result would be subnormal: it is 0.
-SMALLEST_EXPONENT = {"float32": -126.0, "float64": -1022.0}
-_SINGLE_LOWEST, _DOUBLE_LOWEST = -87.33654, -708.39641853226408
+# Below these x is taken for them; their n makes the power of two exactly 0, and so the result. Down to half an
+# exponent above, the result is subnormal, and rounded as it should be.
+_SINGLE_LOWEST, _DOUBLE_LOWEST = -127.0, -1023.0
+_LN2 = 0.6931471805599453
 
 
 @njit(forceinline=True)
@@ -73,12 +74,12 @@ def _double_power(f):
 
 
 def exp2(x):
-    """2^x of a vector with lanes in [−inf, 0] or NaN; 0 below −126 (float32) or −1022 (float64)."""
+    """2^x of a vector with lanes in [−inf, 0] or NaN; 0 below 2^−126.5 or 2^−1022.5 (float64)."""
     raise NotImplementedError("only compiled code can call it")
 
 
 def exp(x):
-    """e^x of a vector with lanes in [−inf, 0] or NaN; 0 where the result would be subnormal."""
+    """e^x of a vector with lanes in [−inf, 0] or NaN; 0 where that is below 2^−126.5 or 2^−1022.5."""
     raise NotImplementedError("only compiled code can call it")
 
 
@@ -89,12 +90,13 @@ def _exp2(x):
     single = x.scalar == types.float32
     power = _single_power if single else _double_power
     shift = _SINGLE_SHIFT if single else _DOUBLE_SHIFT
-    lowest = SMALLEST_EXPONENT["float32" if single else "float64"]
+    lowest = _SINGLE_LOWEST if single else _DOUBLE_LOWEST
 
     def implementation(x):
+        x = larger(splat(x, lowest), x)
         shifted = x + splat(x, shift)
         f = x - (shifted - splat(x, shift))
-        return zero_below(x, splat(x, lowest), power(f) * power_of_two(shifted))
+        return power(f) * power_of_two(shifted)
 
     return implementation
 
@@ -107,12 +109,13 @@ def _exp(x):
     power = _single_power if single else _double_power
     shift = _SINGLE_SHIFT if single else _DOUBLE_SHIFT
     high, low = _SINGLE_LOG2E if single else _DOUBLE_LOG2E
-    lowest = _SINGLE_LOWEST if single else _DOUBLE_LOWEST
+    lowest = (_SINGLE_LOWEST if single else _DOUBLE_LOWEST) * _LN2
 
     def implementation(x):
+        x = larger(splat(x, lowest), x)
         shifted = fma(x, splat(x, high), splat(x, shift))
         f = fma(x, splat(x, high), splat(x, shift) - shifted)
         f = fma(x, splat(x, low), f)
-        return zero_below(x, splat(x, lowest), power(f) * power_of_two(shifted))
+        return power(f) * power_of_two(shifted)
 
     return implementation

@@ -276,15 +276,6 @@ def element_size(typingctx, element):
 
 
 @intrinsic
-def lowest(typingctx, element):
-    """Return the lowest finite number of an element's working type, as a constant."""
-    working = _BY_TYPE[element].working
-    kind, like = (ir.FloatType(), np.float32) if working == types.float32 else (ir.DoubleType(), np.float64)
-    number = float(np.finfo(like).min)
-    return working(element), lambda context, builder, sig, args: ir.Constant(kind, number)
-
-
-@intrinsic
 def block_lanes(typingctx, element):
     """Lanes of a block of an element's working type, as a constant."""
     lanes = BLOCK[_BY_TYPE[element].working]

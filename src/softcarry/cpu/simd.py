@@ -113,26 +113,13 @@ def fma(typingctx, a, b, c):
 
 @intrinsic
 def larger(typingctx, x, running):
-    """Return the larger of x and a running maximum, lane by lane; a NaN in x is passed over."""
+    """Return the larger of x and a running maximum, lane by lane: where x is NaN, the maximum, NaN or not."""
 
     def generate(context, builder, signature, arguments):
         x, running = arguments
         return builder.select(builder.fcmp_ordered(">", x, running), x, running)
 
     return x(x, x), generate
-
-
-@intrinsic
-def zero_below(typingctx, x, bound, value):
-    """``value``, with 0 where x < bound; where x is NaN it is ``value``."""
-
-    def generate(context, builder, signature, arguments):
-        x, bound, value = arguments
-        return builder.select(
-            builder.fcmp_ordered("<", x, bound), constant(signature.return_type.llvm, 0.0), value
-        )
-
-    return x(x, x, x), generate
 
 
 @intrinsic

@@ -116,8 +116,8 @@ def softmax(
     Returns
     -------
     array (..., n, ...)
-        e^(x − m) / l. e^(x − m) is 0 where it would be below the smallest normal number, 2^−126 in float32
-        and 2^−1022 in float64. A NaN or +inf makes its whole row NaN.
+        e^(x − m) / l. e^(x − m) is 0 where it would be below 2^−126.5 in float32, half an exponent below its
+        smallest normal number, and 2^−1022.5 in float64. A NaN or +inf makes its whole row NaN.
 
     Raises
     ------
