@@ -27,9 +27,12 @@ SHORT = tuple(n for n in LENGTHS if n <= 4097)
 
 
 def result_dtypes(dtype) -> list[str]:
-    """Return the names of the dtypes a result may have: those no wider than the format of the sums."""
-    widest = 8 if np.dtype(dtype) == np.float64 else 4
-    return [name for name, result in DTYPES.items() if result.itemsize <= widest]
+    """Return the names of the dtypes a result may have: float64 for float64, the others for the others.
+
+    From float64 to a narrower one by way of float32 it would be rounded twice.
+    """
+    wide = np.dtype(dtype) == np.float64
+    return [name for name in DTYPES if (name == "float64") == wide]
 
 
 def largest(dtype) -> float:

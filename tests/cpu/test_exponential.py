@@ -168,7 +168,7 @@ def test_subnormal_results_are_right_for_half_an_exponent_and_then_flushed(dtype
     got = powers(x, base_2)
     with mpmath.workdps(50):
         true = [mpmath.power(2, float(v)) if base_2 else mpmath.exp(float(v)) for v in x]
-        # Half a unit of subnormal numbers, besides what the power itself is off by before it is rounded to them.
+        # Half a unit of subnormal numbers, besides what the power is off by before it is rounded to them.
         unit_of_subnormals = mpmath.mpf(float(np.finfo(dtype).smallest_subnormal))
         for g, t in zip(got, true, strict=True):
             assert t < least

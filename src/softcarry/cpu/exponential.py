@@ -6,6 +6,9 @@ coefficients were then moved within their last places to where the worst of all 
 in the last place. Degree 5 would be off by 2^−21.1, 4 units, before any rounding.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from numba import njit, types
 from numba.core.extending import overload
 
@@ -42,8 +45,8 @@ _DOUBLE_LOG2E = (1.4426950408889634, 2.0355273740931033e-17)
 # Adding 1.5·2^t, t the stored mantissa bits, rounds to the nearest integer and leaves it in the low bits.
 _SINGLE_SHIFT, _DOUBLE_SHIFT = 1.5 * 2.0**23, 1.5 * 2.0**52
 
-# Below these x is taken for them; their n makes the power of two exactly 0, and so the result. Down to half an
-# exponent above, the result is subnormal, and rounded as it should be.
+# Below these x is taken for them; their n makes the power of two exactly 0, and so the result. Down to half
+# an exponent above, the result is subnormal, and rounded as it should be.
 _SINGLE_LOWEST, _DOUBLE_LOWEST = -127.0, -1023.0
 _LN2 = 0.6931471805599453
 
@@ -83,6 +86,15 @@ def exp(x):
     raise NotImplementedError("only compiled code can call it")
 
 
+def exp_in_sum(x):
+    r"""e^x as `exp`, for a sum of such terms whose largest is 1: log2 e is one number.
+
+    A term is off by another \|x\|·2^−26.2 (2^−56 in float64) of itself, which of a sum of n terms is at most
+    ln n·2^−26.2: less than what rounding x − m has cost.
+    """
+    raise NotImplementedError("only compiled code can call it")
+
+
 @overload(exp2, jit_options={"forceinline": True})
 def _exp2(x):
     if not isinstance(x, Vector):
@@ -101,21 +113,28 @@ def _exp2(x):
     return implementation
 
 
-@overload(exp, jit_options={"forceinline": True})
-def _exp(x):
-    if not isinstance(x, Vector):
-        return None
-    single = x.scalar == types.float32
-    power = _single_power if single else _double_power
-    shift = _SINGLE_SHIFT if single else _DOUBLE_SHIFT
-    high, low = _SINGLE_LOG2E if single else _DOUBLE_LOG2E
-    lowest = (_SINGLE_LOWEST if single else _DOUBLE_LOWEST) * _LN2
+def _exponential(in_sum: bool) -> Callable[..., Any]:
+    def make(x):
+        if not isinstance(x, Vector):
+            return None
+        single = x.scalar == types.float32
+        power = _single_power if single else _double_power
+        shift = _SINGLE_SHIFT if single else _DOUBLE_SHIFT
+        high, low = _SINGLE_LOG2E if single else _DOUBLE_LOG2E
+        lowest = (_SINGLE_LOWEST if single else _DOUBLE_LOWEST) * _LN2
 
-    def implementation(x):
-        x = larger(splat(x, lowest), x)
-        shifted = fma(x, splat(x, high), splat(x, shift))
-        f = fma(x, splat(x, high), splat(x, shift) - shifted)
-        f = fma(x, splat(x, low), f)
-        return power(f) * power_of_two(shifted)
+        def implementation(x):
+            x = larger(splat(x, lowest), x)
+            shifted = fma(x, splat(x, high), splat(x, shift))
+            f = fma(x, splat(x, high), splat(x, shift) - shifted)
+            if not in_sum:
+                f = fma(x, splat(x, low), f)
+            return power(f) * power_of_two(shifted)
 
-    return implementation
+        return implementation
+
+    return make
+
+
+overload(exp, jit_options={"forceinline": True})(_exponential(in_sum=False))
+overload(exp_in_sum, jit_options={"forceinline": True})(_exponential(in_sum=True))

@@ -22,7 +22,7 @@ from softcarry.cpu.row_tiles import (
 )
 from softcarry.cpu.simd import STRIP, narrowed, splat, where_equal, widened
 
-GATHERED = 64 * CHUNK
+GATHERED = 32 * CHUNK
 """Bytes of a buffer that gathers rows which are not contiguous."""
 
 
@@ -74,7 +74,7 @@ def summarise_group(element, rows, grid, first_row, last_row, first, last, m, l,
         for row in range(first_row, last_row):
             at = row * grid.pieces + begin // grid.piece
             place = buffer + (row - first_row) * count * size
-            m[at], l[at] = absorb_chunk(element, place, count, m[at], l[at])
+            _, m[at], l[at] = absorb_chunk(element, place, count, m[at], l[at])
 
 
 @njit(forceinline=True)

@@ -1,103 +1,132 @@
-"""The order of scores in a list of the best, and how a list is brought into it."""
+"""The order of scores in a list of the best, and how a list is cut down to the best k and brought into it.
 
+NaN ranks first, then a score by its value, then the one with the lower index. Lists hold scores in the order
+of their indices until they are sorted, so that no index is ever compared.
+"""
+
+import numpy as np
 from numba import njit
 
-_INSERTION = 128
-"""Longest list that is sorted by insertion."""
+from softcarry.cpu.memory import block_lanes, filled_block, load_block
+from softcarry.cpu.simd import from_key, lanes_above, ones, to_key
 
-
-@njit(forceinline=True)
-def ranks_before(x, i, y, j):
-    """Return whether score x at index i ranks before y at j: NaN first, then by value, then by index."""
-    if x != x or y != y:
-        return x != x and (y == y or i < j)
-    return x > y or (x == y and i < j)
-
-
-@njit(forceinline=True)
-def _swap(scores, indices, a, b):
-    scores[a], scores[b] = scores[b], scores[a]
-    indices[a], indices[b] = indices[b], indices[a]
-
-
-@njit(forceinline=True)
-def _order(scores, indices, a, b):
-    if ranks_before(scores[b], indices[b], scores[a], indices[a]):
-        _swap(scores, indices, a, b)
+_RANKED = 256
+"""Longest list that is sorted by counting, for each score, those that rank before."""
+_RUN = 16
+"""Length of the runs that a longer list is sorted into before they are merged."""
 
 
 @njit
-def select_best(scores, indices, base, size, k):
-    """Move the best k of ``size`` entries from ``base`` on to the front, the k-th best last of them.
+def _count_above(scores, base, size, bar):
+    """Return how many of ``size`` scores are above a bar, or NaN."""
+    lanes = block_lanes(scores[0])
+    bars = filled_block(scores[0], bar)
+    count = 0
+    for begin in range(0, size, lanes):
+        place = scores.ctypes.data + (base + begin) * scores.itemsize
+        above = lanes_above(load_block(scores[0], place), bars)
+        count += ones(above & (~np.uint64(0) >> np.uint64(64 - min(lanes, size - begin))))
+    return count
 
-    This is Hoare's quickselect with the median of three, and a sort if it does not come to an end soon.
+
+@njit
+def keep_best(scores, indices, base, size, k):
+    """Keep the best k of ``size`` scores from ``base`` on, in the order of indices, and return their least.
+
+    The list must have room for a block beyond its end. The least is found by bisection between the numbers
+    that the bits of floating point count, in which a pass over the list is a few comparisons of vectors.
     """
-    low, high, last = base, base + size - 1, base + k - 1
-    rounds = 0
-    while low < high:
-        rounds += 1
-        if rounds > 64:
-            _heap_sort(scores, indices, low, high - low + 1)
-            return
-        middle = (low + high) // 2
-        _order(scores, indices, low, middle)
-        _order(scores, indices, middle, high)
-        _order(scores, indices, low, middle)
-        x, i = scores[middle], indices[middle]
-        left, right = low, high
-        while left <= right:
-            while ranks_before(scores[left], indices[left], x, i):
-                left += 1
-            while ranks_before(x, i, scores[right], indices[right]):
-                right -= 1
-            if left <= right:
-                _swap(scores, indices, left, right)
-                left, right = left + 1, right - 1
-        if last <= right:
-            high = right
-        elif last >= left:
-            low = left
-        else:
-            return
+    most = scores[base]
+    least = scores[base]
+    for j in range(base, base + size):
+        least, most = min(least, scores[j]), max(most, scores[j])
+    low, high = to_key(type(least)(-np.inf)) - 1, to_key(type(least)(np.inf))
+    if least == least and most == most:
+        low, high = to_key(least) - 1, to_key(most)
+    # Above ``low`` are at least k scores, above ``high`` fewer, unless k are NaN.
+    bar, ties = type(least)(np.inf), np.int64(0)
+    nans = _count_above(scores, base, size, bar)
+    if nans < k:
+        while True:
+            # The mean, without a sum that might overflow.
+            middle = (low & high) + ((low ^ high) >> 1)
+            if middle == low:
+                bar = from_key(scores[0], high)
+                ties = k - _count_above(scores, base, size, bar)
+                break
+            count = _count_above(scores, base, size, from_key(scores[0], middle))
+            if count == k:
+                bar = from_key(scores[0], middle)
+                break
+            low, high = (middle, high) if count > k else (low, middle)
+    kept = base
+    smallest = type(least)(np.nan)
+    for j in range(base, base + size):
+        x = scores[j]
+        tie = x == bar and ties > 0
+        keep = (x > bar or x != x or tie) and kept - base < k
+        ties -= tie
+        scores[kept], indices[kept] = x, indices[j]
+        kept += keep
+        if keep and (x < smallest or smallest != smallest):
+            smallest = x
+    return smallest
 
 
 @njit
 def sort_best(scores, indices, base, size):
-    """Sort ``size`` entries from ``base`` on, best first."""
-    if size > _INSERTION:
-        _heap_sort(scores, indices, base, size)
-        return
-    for end in range(base + 1, base + size):
-        x, i = scores[end], indices[end]
-        at = end
-        while at > base and ranks_before(x, i, scores[at - 1], indices[at - 1]):
-            scores[at], indices[at] = scores[at - 1], indices[at - 1]
-            at -= 1
-        scores[at], indices[at] = x, i
+    """Sort ``size`` scores from ``base`` on, in the order of their indices so far, best first."""
+    has_nan = False
+    for j in range(base, base + size):
+        has_nan = has_nan or scores[j] != scores[j]
+    if size <= _RANKED and not has_nan:
+        _sort_by_counting(scores, indices, base, size)
+    else:
+        _sort_by_merging(scores, indices, base, size)
 
 
 @njit
-def _sift_down(scores, indices, base, size, parent):
-    """Let an entry sink in a heap whose root is the last in order."""
-    x, i = scores[base + parent], indices[base + parent]
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            break
-        at = base + child
-        if child + 1 < size and ranks_before(scores[at], indices[at], scores[at + 1], indices[at + 1]):
-            child, at = child + 1, at + 1
-        if not ranks_before(x, i, scores[at], indices[at]):
-            break
-        scores[base + parent], indices[base + parent] = scores[at], indices[at]
-        parent = child
-    scores[base + parent], indices[base + parent] = x, i
+def _sort_by_counting(scores, indices, base, size):
+    listed, order = scores[base : base + size].copy(), indices[base : base + size].copy()
+    taken = np.zeros(size, np.int64)
+    padded = np.full(size + block_lanes(scores[0]), -np.inf, scores.dtype)
+    padded[:size] = listed
+    for j in range(size):
+        rank = _count_above(padded, 0, size, listed[j])
+        at = base + rank + taken[rank]
+        taken[rank] += 1
+        scores[at], indices[at] = listed[j], order[j]
+
+
+@njit(forceinline=True)
+def _before(x, y):
+    return x > y or (x != x and y == y)
 
 
 @njit
-def _heap_sort(scores, indices, base, size):
-    for parent in range(size // 2 - 1, -1, -1):
-        _sift_down(scores, indices, base, size, parent)
-    for last in range(size - 1, 0, -1):
-        _swap(scores, indices, base, base + last)
-        _sift_down(scores, indices, base, last, 0)
+def _sort_by_merging(scores, indices, base, size):
+    """Sort stably: runs by insertion, then pairs of runs by merging."""
+    for start in range(base, base + size, _RUN):
+        for end in range(start + 1, min(start + _RUN, base + size)):
+            x, i = scores[end], indices[end]
+            at = end
+            while at > start and _before(x, scores[at - 1]):
+                scores[at], indices[at] = scores[at - 1], indices[at - 1]
+                at -= 1
+            scores[at], indices[at] = x, i
+    left, order = np.empty(size, scores.dtype), np.empty(size, np.int64)
+    run = _RUN
+    while run < size:
+        for start in range(base, base + size - run, 2 * run):
+            stop = min(start + 2 * run, base + size)
+            left[:run], order[:run] = scores[start : start + run], indices[start : start + run]
+            i, j, at = 0, start + run, start
+            while i < run:
+                if j < stop and _before(scores[j], left[i]):
+                    scores[at], indices[at] = scores[j], indices[j]
+                    j += 1
+                else:
+                    scores[at], indices[at] = left[i], order[i]
+                    i += 1
+                at += 1
+        run *= 2

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numba import njit
 
-from softcarry.cpu.exponential import exp
+from softcarry.cpu.exponential import exp_in_sum
 from softcarry.cpu.memory import (
     block_lanes,
     element_size,
@@ -23,8 +23,11 @@ from softcarry.cpu.memory import (
 )
 from softcarry.cpu.simd import STRIP, folded_maximum, folded_sum, lane_maximum, lane_sum, larger
 
-CHUNK = 512
+CHUNK = 2048
 """Elements that are read twice, the second time from the first-level cache."""
+
+_RUN = 16
+"""Blocks that are summed one after the other, before their sum is added to that of the chunk."""
 
 
 @njit(forceinline=True)
@@ -54,21 +57,25 @@ def chunk_sum(element, address, count, shift):
     end = address + count * size
     strip = filled_strip(element, 0.0)
     if address + lanes * size <= end:
-        block = filled_block(element, 0.0)
+        sums = filled_block(element, 0.0)
         shifts = filled_block(element, shift)
         while address + lanes * size <= end:
-            # The next chunk comes from memory while this one is computed.
-            prefetch(address + CHUNK * size)
-            prefetch(address + CHUNK * size + 64)
-            block = block + exp(load_block(element, address) - shifts)
-            address += lanes * size
-        strip = folded_sum(block)
+            run = filled_block(element, 0.0)
+            stop = min(end, address + _RUN * lanes * size)
+            while address + lanes * size <= stop:
+                # The next chunk comes from memory while this one is computed.
+                prefetch(address + CHUNK * size)
+                prefetch(address + CHUNK * size + 64)
+                run = run + exp_in_sum(load_block(element, address) - shifts)
+                address += lanes * size
+            sums = sums + run
+        strip = folded_sum(sums)
     strip_shifts = filled_strip(element, shift)
     while address + STRIP * size <= end:
-        strip = strip + exp(load_strip(element, address) - strip_shifts)
+        strip = strip + exp_in_sum(load_strip(element, address) - strip_shifts)
         address += STRIP * size
     if address < end:
-        strip = strip + exp(load_partial(element, address, (end - address) // size) - strip_shifts)
+        strip = strip + exp_in_sum(load_partial(element, address, (end - address) // size) - strip_shifts)
     return lane_sum(strip)
 
 
@@ -102,13 +109,13 @@ def summarise_chunk(element, address, count):
 
 @njit
 def absorb_chunk(element, address, count, m, l):
-    """Absorb at most CHUNK elements into (m, l)."""
+    """Absorb at most CHUNK elements into (m, l), and return the largest number among them too, first."""
     top = chunk_maximum(element, address, count)
     if top > m:
         l *= math.exp(np.float64(m) - np.float64(top))
         m = top
     l += chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
-    return _true_maximum(element, address, count, m, l), l
+    return top, _true_maximum(element, address, count, m, l), l
 
 
 @njit
@@ -116,7 +123,7 @@ def absorb(element, address, count, m, l):
     """Absorb any number of elements into (m, l)."""
     for start in range(0, count, CHUNK):
         place = address + start * element_size(element)
-        m, l = absorb_chunk(element, place, min(CHUNK, count - start), m, l)
+        _, m, l = absorb_chunk(element, place, min(CHUNK, count - start), m, l)
     return m, l
 
 

@@ -20,9 +20,9 @@ from softcarry.cpu.memory import (
 )
 from softcarry.cpu.row_carries import GATHERED, clear_pieces, merge_row
 from softcarry.cpu.row_layout import gather, row_addresses
-from softcarry.cpu.row_order import select_best, sort_best
+from softcarry.cpu.row_order import keep_best, sort_best
 from softcarry.cpu.row_softmax import normaliser, write_exponentials
-from softcarry.cpu.row_sums import CHUNK, absorb_chunk, chunk_maximum, log_sum_exp
+from softcarry.cpu.row_sums import CHUNK, absorb_chunk, log_sum_exp
 from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, rank_tile, store_carries, summarise_tile
 from softcarry.cpu.simd import STRIP, lanes_above, lowest_bit
 
@@ -38,7 +38,7 @@ def _select(element, address, count, offset, scores, indices, base, size, capaci
         held = min(lanes, count - begin)
         above = ~np.uint64(0) >> np.uint64(64 - held)
         if held == lanes:
-            above = lanes_above(load_block(element, address + begin * width), filled_block(element, bar))
+            above &= lanes_above(load_block(element, address + begin * width), filled_block(element, bar))
         while above:
             i = begin + lowest_bit(above)
             above &= above - np.uint64(1)
@@ -48,111 +48,131 @@ def _select(element, address, count, offset, scores, indices, base, size, capaci
             scores[base + size], indices[base + size] = x, offset + i
             size += 1
             if size == capacity and size > k:
-                select_best(scores, indices, base, size, k)
-                size, bar = k, scores[base + k - 1]
+                bar = keep_best(scores, indices, base, size, k)
+                size = k
     return size, bar
 
 
-@njit
-def _absorb_chunk(element, address, count, offset, m, l, scores, indices, base, size, capacity, k, bar):
-    m, l = absorb_chunk(element, address, count, m, l)
-    # Most chunks hold no score above the bar; a NaN, which ranks first, shows in l.
-    if not chunk_maximum(element, address, count) <= bar or l != l:
-        size, bar = _select(element, address, count, offset, scores, indices, base, size, capacity, k, bar)
-    return m, l, size, bar
-
-
 class TopResults(NamedTuple):
-    """Where the results go. A list is the best k of a segment; the first of a row is its own in the end."""
+    """Where the results go."""
 
     m: NDArray[np.floating]
     """(rows · pieces,) of the working format, of each row the first in the end."""
     l: NDArray[np.float64]
     """(rows · pieces,), likewise."""
     scores: NDArray[np.floating]
-    """(rows · segments · capacity,) of the working format."""
+    """(rows · k,) of the working format."""
     indices: NDArray[np.int64]
-    """(rows · segments · capacity,)."""
-    sizes: NDArray[np.int64]
-    """(rows · segments,): how full the lists are."""
-    bars: NDArray[np.floating]
-    """(rows · segments,) of the working format: what a score must be above to be kept, NaN for nothing."""
+    """(rows · k,)."""
     lse: NDArray[np.floating]
     """(rows,) of the working format."""
     probabilities: int
     """Address of (rows, k) of the output's element type."""
 
 
+class TopLists(NamedTuple):
+    """Lists of the best so far, of rows or of segments of rows."""
+
+    scores: NDArray[np.floating]
+    """(lists · capacity + a block,) of the working format."""
+    indices: NDArray[np.int64]
+    """(lists · capacity + a block,)."""
+    sizes: NDArray[np.int64]
+    """(lists,): how full they are."""
+    bars: NDArray[np.floating]
+    """(lists,) of the working format: what a score must be above to be kept, NaN for nothing."""
+
+
 @njit(forceinline=True)
-def _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row):
+def _finish_row(out_element, m, l, k, empty, results, row):
     """Write the lse of a row and the probabilities of its best k: those of `softmax`, to the bit."""
-    lse[row] = log_sum_exp(m, l)
+    results.lse[row] = log_sum_exp(m, l)
     shift, factor = normaliser(m, l, False, empty)
-    source = scores.ctypes.data + base * scores.itemsize
-    target = probabilities + row * k * element_size(out_element)
-    write_exponentials(scores[0], out_element, source, target, k, shift, factor, False)
-
-
-@njit(nogil=True, cache=True)
-def finish_top(out_element, grid, segments, k, empty, results, first_row, last_row):
-    """Merge pieces and segments of some rows, sort the best, and write their probabilities."""
-    all_m, all_l, scores, indices, sizes, _, lse, probabilities = results
-    capacity = scores.size // sizes.size
-    for row in range(first_row, last_row):
-        base, size = row * segments * capacity, sizes[row * segments]
-        for segment in range(1, segments):
-            other = base + segment * capacity
-            for j in range(sizes[row * segments + segment]):
-                scores[base + size], indices[base + size] = scores[other + j], indices[other + j]
-                size += 1
-        select_best(scores, indices, base, size, k)
-        sort_best(scores, indices, base, k)
-        m, l = merge_row(all_m, all_l, row, grid.pieces)
-        _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row)
+    source = results.scores.ctypes.data + row * k * results.scores.itemsize
+    target = results.probabilities + row * k * element_size(out_element)
+    write_exponentials(results.scores[0], out_element, source, target, k, shift, factor, False)
 
 
 @njit
-def _top_of_group(
-    element, rows, grid, segments, segment, first_row, last_row, first, last, k, results, buffer
+def _finish_lists(out_element, grid, segments, capacity, k, empty, lists, held, results, row):
+    """Merge the pieces of a row and its lists, from list ``held`` on, and write what is asked for."""
+    scores, indices, sizes, _ = lists
+    base, size = held * capacity, sizes[held]
+    for segment in range(1, segments):
+        other = base + segment * capacity
+        for j in range(sizes[held + segment]):
+            scores[base + size], indices[base + size] = scores[other + j], indices[other + j]
+            size += 1
+    if size > k:
+        keep_best(scores, indices, base, size, k)
+    sort_best(scores, indices, base, k)
+    for j in range(k):
+        results.scores[row * k + j], results.indices[row * k + j] = scores[base + j], indices[base + j]
+    m, l = merge_row(results.m, results.l, row, grid.pieces)
+    _finish_row(out_element, m, l, k, empty, results, row)
+
+
+@njit(nogil=True, cache=True)
+def finish_top(out_element, grid, segments, capacity, k, empty, lists, results):
+    """Merge pieces and segments of all rows, and write what is asked for."""
+    for row in range(grid.rows):
+        _finish_lists(out_element, grid, segments, capacity, k, empty, lists, row * segments, results, row)
+
+
+@njit
+def _fill_lists(
+    element,
+    rows,
+    grid,
+    segments,
+    first_row,
+    last_row,
+    first,
+    last,
+    capacity,
+    k,
+    lists,
+    first_list,
+    m,
+    l,
+    buffer,
 ):
-    """Summarise a segment of some rows and keep its best."""
+    """Summarise a segment of some rows and keep its best, each ``segments`` lists after the one before."""
     width = element_size(element)
-    m, l, scores, indices, sizes, bars, _, _ = results
-    capacity = scores.size // sizes.size
+    scores, indices, sizes, bars = lists
     clear_pieces(grid, first_row, last_row, first, last, m, l)
     addresses = row_addresses(rows, first_row, last_row)
-    for row in range(first_row, last_row):
-        sizes[row * segments + segment], bars[row * segments + segment] = 0, np.nan
+    for r in range(last_row - first_row):
+        sizes[first_list + r * segments], bars[first_list + r * segments] = 0, np.nan
     for begin in range(first, last, CHUNK):
         count = min(CHUNK, last - begin)
         if rows.step != width:
             gather(element, rows, addresses, begin, count, buffer)
-        for row in range(first_row, last_row):
-            at, held = row * grid.pieces + begin // grid.piece, row * segments + segment
-            place = addresses[row - first_row] + begin * width
-            if rows.step != width:
-                place = buffer + (row - first_row) * count * width
-            m[at], l[at], sizes[held], bars[held] = _absorb_chunk(
-                element,
-                place,
-                count,
-                begin,
-                m[at],
-                l[at],
-                scores,
-                indices,
-                held * capacity,
-                sizes[held],
-                capacity,
-                k,
-                bars[held],
-            )
+        for r in range(last_row - first_row):
+            at, held = (first_row + r) * grid.pieces + begin // grid.piece, first_list + r * segments
+            place = addresses[r] + begin * width if rows.step == width else buffer + r * count * width
+            top, m[at], l[at] = absorb_chunk(element, place, count, m[at], l[at])
+            # Most chunks hold no score above the bar; a NaN, which ranks first, shows in l.
+            if not top <= bars[held] or l[at] != l[at]:
+                sizes[held], bars[held] = _select(
+                    element,
+                    place,
+                    count,
+                    begin,
+                    scores,
+                    indices,
+                    held * capacity,
+                    sizes[held],
+                    capacity,
+                    k,
+                    bars[held],
+                )
 
 
 @njit
 def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch):
     """Do all of rows of at most SHORT elements, by the ranks of all their scores."""
-    all_m, all_l, scores, indices, _, _, lse, probabilities = results
+    all_m, all_l, scores, indices, _, _ = results
     tile, ranks, listed = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
     order = np.empty(SHORT, np.int64)
     for first in range(first_row, last_row, STRIP):
@@ -172,14 +192,29 @@ def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, firs
                 sort_best(listed, order, 0, grid.length)
             for j in range(k):
                 scores[base + j], indices[base + j] = listed[j], order[j]
-            _finish_row(out_element, m, l, k, scores, base, empty, lse, probabilities, row)
+            _finish_row(out_element, m, l, k, empty, results, row)
 
 
 @njit(nogil=True, cache=True)
-def top_rows(element, out_element, rows, grid, segments, units, counter, k, empty, results):
-    """Claim units of work until none is left; rows in one segment are finished with it."""
+def top_rows(element, out_element, rows, grid, segments, units, counter, capacity, k, empty, lists, results):
+    """Claim units of work until none is left; rows in one segment are finished with it.
+
+    Rows of several segments have their lists in ``lists``, and are finished by `finish_top`.
+    """
+    m, l = results.m, results.l
     buffer = np.empty(GATHERED, np.uint8)
-    scratch = np.empty(2 * TILE + SHORT, results.m.dtype)
+    scratch = np.empty(2 * TILE + SHORT, m.dtype)
+    # Rows that are gathered are done side by side, others one after the other.
+    room = 1 if rows.step == element_size(element) else grid.group
+    if segments > 1 or grid.length <= SHORT:
+        room = 0
+    listed = room * capacity + block_lanes(element)
+    own = TopLists(
+        np.empty(listed, m.dtype),
+        np.empty(listed, np.int64),
+        np.empty(room, np.int64),
+        np.empty(room, m.dtype),
+    )
     unit = claim(counter.ctypes.data)
     while unit < units:
         segment = unit % segments
@@ -187,15 +222,34 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, k, empt
         last_row = min(grid.rows, first_row + grid.group)
         first = segment * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
+        place = buffer.ctypes.data
         if grid.length <= SHORT:
             _top_of_short_rows(
                 element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch
             )
-        else:
-            place = buffer.ctypes.data
-            _top_of_group(
-                element, rows, grid, segments, segment, first_row, last_row, first, last, k, results, place
+        elif segments > 1:
+            held = first_row * segments + segment
+            _fill_lists(
+                element,
+                rows,
+                grid,
+                segments,
+                first_row,
+                last_row,
+                first,
+                last,
+                capacity,
+                k,
+                lists,
+                held,
+                m,
+                l,
+                place,
             )
-            if segments == 1:
-                finish_top(out_element, grid, segments, k, empty, results, first_row, last_row)
+        else:
+            for row in range(first_row, last_row, room):
+                stop = min(row + room, last_row)
+                _fill_lists(element, rows, grid, 1, row, stop, first, last, capacity, k, own, 0, m, l, place)
+                for r in range(stop - row):
+                    _finish_lists(out_element, grid, 1, capacity, k, empty, own, r, results, row + r)
         unit = claim(counter.ctypes.data)

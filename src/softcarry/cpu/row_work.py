@@ -14,7 +14,7 @@ from softcarry.cpu.row_tiles import SHORT
 from softcarry.cpu.simd import STRIP
 from softcarry.cpu.threads import get_num_threads, run
 
-_PIECE = 32 * CHUNK
+_PIECE = 8 * CHUNK
 """Elements of a piece, unless a row would have more than _PIECES."""
 _PIECES = 4096
 _UNIT = 32768
@@ -122,30 +122,34 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     """
     # Each segment keeps a list, and all lists together are not to outgrow the rows.
     threads, grid = _cut(x, _group(x, x.contiguous), most=x.length // (16 * k))
-    lists = grid.rows * grid.segments
     # Room for as many more as are kept makes the work on a full list worth what it throws out.
-    capacity = k if x.length <= SHORT else min(2 * k + STRIP, x.length)
+    capacity = min(2 * k + 32, x.length)
+    working = _working(x)
     results = row_top.TopResults(
-        np.empty(grid.rows * grid.pieces, _working(x)),
+        np.empty(grid.rows * grid.pieces, working),
         np.empty(grid.rows * grid.pieces),
-        np.empty(lists * capacity, _working(x)),
-        np.empty(lists * capacity, np.int64),
-        np.empty(lists, np.int64),
-        np.empty(lists, _working(x)),
-        np.empty(grid.rows, _working(x)),
+        np.empty(grid.rows * k, working),
+        np.empty(grid.rows * k, np.int64),
+        np.empty(grid.rows, working),
         probabilities,
+    )
+    held = grid.rows * grid.segments if grid.segments > 1 else 0
+    # A vector may read beyond the last list.
+    room = held * capacity + 32
+    lists = row_top.TopLists(
+        np.empty(room, working), np.empty(room, np.int64), np.empty(held, np.int64), np.empty(held, working)
     )
     elements = (x.element, out_element)
     scalars = tuple(ELEMENTS[name] for name in elements)
-    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, (k, empty, results))
+    options = (capacity, k, empty, lists, results)
+    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, options)
     if grid.segments > 1:
-        arguments: tuple[Any, ...] = (scalars[1], grid, grid.segments, k, empty, results, 0, grid.rows)
+        arguments: tuple[Any, ...] = (scalars[1], grid, grid.segments, *options)
         ready(row_top.finish_top, elements, arguments)
         row_top.finish_top(*arguments)
-    shape = (grid.rows, grid.segments * capacity)
     return Top(
-        results.scores.reshape(shape)[:, :k].copy(),
-        results.indices.reshape(shape)[:, :k].copy(),
+        results.scores.reshape(grid.rows, k),
+        results.indices.reshape(grid.rows, k),
         results.m[:: grid.pieces],
         results.l[:: grid.pieces],
         results.lse,

@@ -213,6 +213,44 @@ def lanes_above(typingctx, x, bound):
 
 
 @intrinsic
+def ones(typingctx, bits):
+    """Return how many bits are set."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.intp(types.uint64), generate
+
+
+def _flip_negative(builder: Any, bits: Any) -> Any:
+    """Turn around the order of negative numbers, which their bits have the wrong way."""
+    sign = builder.ashr(bits, ir.Constant(bits.type, bits.type.width - 1))
+    return builder.xor(bits, builder.lshr(sign, ir.Constant(bits.type, 1)))
+
+
+@intrinsic
+def to_key(typingctx, x):
+    """Return the integer that counts floating-point numbers in their order; neighbours differ by 1."""
+
+    def generate(context, builder, signature, arguments):
+        key = _flip_negative(builder, builder.bitcast(arguments[0], _BITS[x]))
+        return key if key.type == ir.IntType(64) else builder.sext(key, ir.IntType(64))
+
+    return types.intp(x), generate
+
+
+@intrinsic
+def from_key(typingctx, like, key):
+    """Return the number of the type of ``like`` that an integer counts."""
+
+    def generate(context, builder, signature, arguments):
+        bits = arguments[1] if like == types.float64 else builder.trunc(arguments[1], _INT32)
+        return builder.bitcast(_flip_negative(builder, bits), _LLVM[like])
+
+    return like(like, types.intp), generate
+
+
+@intrinsic
 def lowest_bit(typingctx, bits):
     """Return the number of the lowest bit that is set; there must be one."""
 

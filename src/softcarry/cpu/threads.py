@@ -27,7 +27,7 @@ def get_num_threads() -> int:
     -------
     int
         What `set_num_threads` was given; else the environment variable SOFTCARRY_NUM_THREADS, else
-        OMP_NUM_THREADS, else the number of processors that this process may use.
+        OMP_NUM_THREADS, else the number of processors that this process may use; looked up once.
 
     Examples
     --------
@@ -35,7 +35,10 @@ def get_num_threads() -> int:
     >>> sc.get_num_threads() >= 1
     True
     """
-    return _threads if _threads is not None else _default()
+    global _threads
+    if _threads is None:
+        _threads = _default()
+    return _threads
 
 
 def set_num_threads(n: int) -> None:
@@ -79,6 +82,9 @@ def run(work: Callable[[], object], threads: int) -> None:
     Every call claims units of work until none is left, so a thread that comes late, or not at all, costs no
     time: the caller's own call has done its units by then.
     """
+    if threads <= 1:
+        work()
+        return
     helpers: list[Future] = []
     closing, closed = threading.Condition(), False
     working = 0
@@ -96,10 +102,9 @@ def run(work: Callable[[], object], threads: int) -> None:
                 working -= 1
                 closing.notify_all()
 
-    if threads > 1:
-        # The pool may be replaced by another thread between taking it and using it, or get no more threads.
-        with contextlib.suppress(RuntimeError):
-            helpers.extend(_executor().submit(help_out) for _ in range(threads - 1))
+    # The pool may be replaced by another thread between taking it and using it, or get no more threads.
+    with contextlib.suppress(RuntimeError):
+        helpers.extend(_executor().submit(help_out) for _ in range(threads - 1))
     try:
         work()
     finally:

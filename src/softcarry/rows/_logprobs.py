@@ -55,8 +55,7 @@ def logprobs(
     x : array (..., n, ...)
         NumPy array or torch CPU tensor of float64, float32, float16 or bfloat16, with any strides; it is not
         copied. Integers are converted to float64.
-    targets : int, or integer array of x's shape without the axis, or of x's shape with another length of the
-    axis
+    targets : int or integer array (...) or (..., t, ...), optional
         Indices along the axis, one a row or several. NumPy's, or a torch CPU tensor.
     axis : int
         The axis of length n.
@@ -179,5 +178,5 @@ def log_probabilities(
     """Return (s − m) − ln l of scores (..., t) in the format of m (...,), rounded once from float64."""
     live = m != -math.inf
     shift, total = np.where(live, m, 0.0).astype(np.float64), np.where(live, l, 1.0)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         return ((scores - shift[..., None]) - np.log(total)[..., None]).astype(m.dtype)

@@ -58,8 +58,7 @@ def softmax_topk(
     Raises
     ------
     DTypeError
-        If x is no such array, is complex or an object, records gradients, or ``dtype`` is wider than the
-        sums.
+        If x is no such array, is complex or an object, records gradients, or can't have results in ``dtype``.
     OptionError
         If k, the axis, ``offset`` or ``empty`` is out of range.
 
