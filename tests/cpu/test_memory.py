@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softcarry.cpu.memory import ELEMENTS, claim, lowest, transpose
+from softcarry.cpu.memory import ELEMENTS, claim, transpose
 from vector_calls import (
     BLOCKS,
     DTYPES,
@@ -205,17 +205,6 @@ def test_a_transpose_rounds_like_a_store(target):
     got = np.empty((8, 8), DTYPES[target])
     transposed(x, got)
     np.testing.assert_array_equal(got, x.T.astype(DTYPES[target]))
-
-
-@njit
-def _lowest(element):
-    return lowest(element)
-
-
-@pytest.mark.parametrize("name", DTYPES)
-def test_the_lowest_number_of_the_working_format(name):
-    working = np.float64 if name == "float64" else np.float32
-    assert _lowest(ELEMENTS[name]) == np.finfo(working).min
 
 
 GUARDED = """

@@ -132,15 +132,19 @@ def test_scores_of_minus_inf_have_no_weight_in_a_live_row():
 
 @pytest.mark.parametrize(("dtype", "least"), [("float32", -126), ("float64", -1022)])
 def test_terms_below_the_least_normal_number_are_flushed(dtype, least):
-    """No half of a normal term comes near the border: 2^-125.5 stays, 2^-126.5 and what is below goes."""
+    """2^-125.5 stays, as does a subnormal 2^-126.4; 2^-126.6 and what is below goes."""
     ln2 = math.log(2)
-    scores = np.array([0.0, (least + 0.5) * ln2, (least - 0.5) * ln2, (least - 20) * ln2, -1e30], dtype)
+    scores = np.array([0.0, (least + 0.5) * ln2, (least - 0.6) * ln2, (least - 20) * ln2, -1e30], dtype)
     got = sc.softmax(scores)
     assert got[0] == 1
     assert got[1] > 0
     np.testing.assert_array_equal(got[2:], 0)
     assert_function("softmax", scores, got)
     assert_function("log_softmax", scores, sc.log_softmax(scores))
+    subnormal = np.array([0.0, (least - 0.4) * ln2], dtype)
+    got = float(sc.softmax(subnormal)[1])
+    # e^x is off by 2 units of a normal number, and then rounded to a subnormal one, by half of 2^-23 of it
+    assert abs(got / math.exp(float(subnormal[1])) - 1) <= 2.0**-21
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -39,6 +39,6 @@ def _tell() -> None:
     if not _told.is_set():
         _told.set()
         logger.warning(
-            "softcarry: compiling for this processor, a few seconds on the first call; "
+            "softcarry: compiling for this processor, some ten seconds on the first call; "
             "later runs read it from a cache"
         )

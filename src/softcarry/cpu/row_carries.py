@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from softcarry.cpu.memory import claim, element_size, load_element, store, store_element
 from softcarry.cpu.row_layout import gather, row_address, row_addresses
-from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces, summarise_chunk
+from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces
 from softcarry.cpu.row_tiles import (
     SHORT,
     TILE,
@@ -54,10 +54,6 @@ def clear_pieces(grid, first_row, last_row, first, last, m, l):
 def summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, buffer):
     """Summarise the pieces of rows between the elements ``first`` and ``last`` into m, l (rows · pieces)."""
     size = element_size(element)
-    if rows.step == size and grid.length <= CHUNK:
-        for row in range(first_row, last_row):
-            m[row], l[row] = summarise_chunk(element, row_address(rows, row), grid.length)
-        return
     clear_pieces(grid, first_row, last_row, first, last, m, l)
     if rows.step == size:
         for row in range(first_row, last_row):

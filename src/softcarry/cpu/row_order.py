@@ -10,10 +10,8 @@ from numba import njit
 from softcarry.cpu.memory import block_lanes, filled_block, load_block
 from softcarry.cpu.simd import from_key, lanes_above, ones, to_key
 
-_RANKED = 256
-"""Longest list that is sorted by counting, for each score, those that rank before."""
 _RUN = 16
-"""Length of the runs that a longer list is sorted into before they are merged."""
+"""Length of the runs that a list is sorted into before they are merged."""
 
 
 @njit
@@ -73,60 +71,40 @@ def keep_best(scores, indices, base, size, k):
     return smallest
 
 
-@njit
-def sort_best(scores, indices, base, size):
-    """Sort ``size`` scores from ``base`` on, in the order of their indices so far, best first."""
-    has_nan = False
-    for j in range(base, base + size):
-        has_nan = has_nan or scores[j] != scores[j]
-    if size <= _RANKED and not has_nan:
-        _sort_by_counting(scores, indices, base, size)
-    else:
-        _sort_by_merging(scores, indices, base, size)
-
-
-@njit
-def _sort_by_counting(scores, indices, base, size):
-    listed, order = scores[base : base + size].copy(), indices[base : base + size].copy()
-    taken = np.zeros(size, np.int64)
-    padded = np.full(size + block_lanes(scores[0]), -np.inf, scores.dtype)
-    padded[:size] = listed
-    for j in range(size):
-        rank = _count_above(padded, 0, size, listed[j])
-        at = base + rank + taken[rank]
-        taken[rank] += 1
-        scores[at], indices[at] = listed[j], order[j]
-
-
 @njit(forceinline=True)
 def _before(x, y):
     return x > y or (x != x and y == y)
 
 
 @njit
-def _sort_by_merging(scores, indices, base, size):
-    """Sort stably: runs by insertion, then pairs of runs by merging."""
-    for start in range(base, base + size, _RUN):
-        for end in range(start + 1, min(start + _RUN, base + size)):
+def sort_best(scores, indices, base, size):
+    """Sort ``size`` scores from ``base`` on, in the order of their indices so far, best first.
+
+    Stably: runs by insertion, then pairs of runs by merging.
+    """
+    stop = base + size
+    for start in range(base, stop, _RUN):
+        for end in range(start + 1, min(start + _RUN, stop)):
             x, i = scores[end], indices[end]
             at = end
             while at > start and _before(x, scores[at - 1]):
                 scores[at], indices[at] = scores[at - 1], indices[at - 1]
                 at -= 1
             scores[at], indices[at] = x, i
+    if size <= _RUN:
+        return
     left, order = np.empty(size, scores.dtype), np.empty(size, np.int64)
     run = _RUN
     while run < size:
-        for start in range(base, base + size - run, 2 * run):
-            stop = min(start + 2 * run, base + size)
-            left[:run], order[:run] = scores[start : start + run], indices[start : start + run]
-            i, j, at = 0, start + run, start
-            while i < run:
-                if j < stop and _before(scores[j], left[i]):
-                    scores[at], indices[at] = scores[j], indices[j]
-                    j += 1
-                else:
+        for start in range(base, stop - run, 2 * run):
+            for i in range(run):
+                left[i], order[i] = scores[start + i], indices[start + i]
+            i, j, end = 0, start + run, min(start + 2 * run, stop)
+            for at in range(start, end):
+                if i < run and not (j < end and _before(scores[j], left[i])):
                     scores[at], indices[at] = left[i], order[i]
                     i += 1
-                at += 1
+                else:
+                    scores[at], indices[at] = scores[j], indices[j]
+                    j += 1
         run *= 2

@@ -88,25 +88,6 @@ def _has_nan(element, address, count):
     return False
 
 
-@njit(forceinline=True)
-def _true_maximum(element, address, count, m, l):
-    """Return m, or NaN if there is one among the elements: the maximum passes over it, but l does not.
-
-    l is NaN too where m = +inf, which a NaN outranks.
-    """
-    if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
-        return type(m)(np.nan)
-    return m
-
-
-@njit(forceinline=True)
-def summarise_chunk(element, address, count):
-    """Return the carry (m, l) of at most CHUNK elements."""
-    m = chunk_maximum(element, address, count)
-    l = np.float64(chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0)))
-    return _true_maximum(element, address, count, m, l), l
-
-
 @njit
 def absorb_chunk(element, address, count, m, l):
     """Absorb at most CHUNK elements into (m, l), and return the largest number among them too, first."""
@@ -115,7 +96,10 @@ def absorb_chunk(element, address, count, m, l):
         l *= math.exp(np.float64(m) - np.float64(top))
         m = top
     l += chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
-    return top, _true_maximum(element, address, count, m, l), l
+    # The maximum passes over a NaN, but l does not. l is NaN too where m = +inf, which a NaN outranks.
+    if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
+        m = type(m)(np.nan)
+    return top, m, l
 
 
 @njit

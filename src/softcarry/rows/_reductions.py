@@ -45,7 +45,7 @@ def logsumexp(
     Returns
     -------
     array (...)
-        Of x's library; a scalar for NumPy's x of one axis. Sums are kept in float32 in blocks of 512, in
+        Of x's library; a scalar for NumPy's x of one axis. Sums are kept in float32 in blocks of 2048, in
         float64 beyond, and the result is rounded once from there: its error does not grow with n. −inf for a
         row without live scores, or of length 0; +inf for a row with +inf and no NaN; NaN for one with NaN.
 
