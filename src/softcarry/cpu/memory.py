@@ -141,6 +141,16 @@ def fence(typingctx):
 
 
 @intrinsic
+def load_integer(typingctx, address):
+    """Load a 64-bit integer."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.load(_pointer(builder, arguments[0], _INT64))
+
+    return types.intp(types.intp), generate
+
+
+@intrinsic
 def load_element(typingctx, element, address):
     """Load one element, converted to the working type."""
     what = _BY_TYPE[element]
@@ -150,6 +160,17 @@ def load_element(typingctx, element, address):
         return _widen(builder, raw, element)
 
     return what.working(element, types.intp), generate
+
+
+@intrinsic
+def store_integer(typingctx, address, number):
+    """Store a 64-bit integer."""
+
+    def generate(context, builder, signature, arguments):
+        builder.store(arguments[1], _pointer(builder, arguments[0], _INT64))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), generate
 
 
 @intrinsic

@@ -112,7 +112,7 @@ def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
 @njit
 def _do_short_rows(element, out_element, rows, length, results, first_row, last_row, scratch):
     """Summarise rows of at most SHORT elements and write what is asked for."""
-    m, l, targets = results.m, results.l, results.targets
+    m, l, targets, lse_place = results.m.ctypes.data, results.l.ctypes.data, results.targets, results.lse
     tile, terms = scratch[:TILE], scratch[TILE:]
     columns, out = targets.shape[1], results.logprobs
     shifts, logarithms = np.empty(STRIP), np.empty(STRIP)
@@ -120,12 +120,12 @@ def _do_short_rows(element, out_element, rows, length, results, first_row, last_
         held = min(STRIP, last_row - row)
         load_tile(element, rows, row, held, length, tile)
         top, total = summarise_tile(tile, length, terms)
-        store_carries(m, l, row, held, top, total)
+        store_carries(tile[0], m, l, row, held, top, total)
         logarithm = log_of_sums(total)
-        if results.lse:
+        if lse_place:
             lse = narrowed(widened(top) + logarithm, top)
             infinite = splat(top, np.inf)
-            place = results.lse + row * element_size(out_element)
+            place = lse_place + row * element_size(out_element)
             store_strip(out_element, place, where_equal(top, infinite, infinite, lse), held)
         if columns:
             store(shifts[0], shifts.ctypes.data, widened(shift_of(top)))

@@ -6,14 +6,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from softcarry.cpu.memory import copy_element, element_size
+from softcarry.cpu.memory import copy_element, element_size, load_integer
 
 SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of the element types."""
 
 
 class Rows(NamedTuple):
-    """The rows of an array: all axes but one, in C order. Strides are in bytes, of any sign or 0."""
+    """The rows of an array: all axes but one, in C order. Strides are in bytes, of any sign or 0.
+
+    There are numbers only: an array would be counted, atomically, by every thread at every use.
+    """
 
     address: int
     step: int
@@ -22,9 +25,10 @@ class Rows(NamedTuple):
     """Of the innermost axis of rows."""
     stride: int
     """Of the innermost axis of rows."""
-    outer_shape: NDArray[np.int64]
-    """Lengths of the other axes of rows."""
-    outer_strides: NDArray[np.int64]
+    outer: int
+    """Address of the lengths and strides of the other axes of rows, (axes, 2) int64."""
+    axes: int
+    """How many other axes."""
 
 
 class Operand(NamedTuple):
@@ -37,6 +41,8 @@ class Operand(NamedTuple):
     """Number of rows."""
     length: int
     """Elements of a row."""
+    outer: NDArray[np.int64]
+    """(axes, 2): what ``rows.outer`` is the address of."""
 
     @property
     def contiguous(self) -> bool:
@@ -77,11 +83,10 @@ def row_address(rows, row):
         return rows.address + row * rows.stride
     address = rows.address + row % rows.length * rows.stride
     row //= rows.length
-    # Each use of an array in a tuple is counted, atomically.
-    shape, strides = rows.outer_shape, rows.outer_strides
-    for axis in range(shape.size - 1, -1, -1):
-        address += row % shape[axis] * strides[axis]
-        row //= shape[axis]
+    for axis in range(rows.axes - 1, -1, -1):
+        length = load_integer(rows.outer + 16 * axis)
+        address += row % length * load_integer(rows.outer + 16 * axis + 8)
+        row //= length
     return address
 
 

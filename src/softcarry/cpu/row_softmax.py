@@ -148,12 +148,13 @@ def _write_short_rows(
     """Summarise and write rows of at most SHORT elements."""
     tile, terms = scratch[:TILE], scratch[TILE:]
     size = STRIP * tile.itemsize
+    m_place, l_place = m.ctypes.data, l.ctypes.data
     source, target = tile.ctypes.data, terms.ctypes.data
     for row in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - row)
         load_tile(element, rows, row, held, grid.length, tile)
         top, total = summarise_tile(tile, grid.length, terms)
-        store_carries(m, l, row, held, top, total)
+        store_carries(tile[0], m_place, l_place, row, held, top, total)
         without, of_empty = splat(top, -np.inf), splat(top, empty)
         if logarithms:
             shift = shift_of(top)

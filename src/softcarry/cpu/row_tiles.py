@@ -156,10 +156,10 @@ def shift_of(m):
 
 
 @njit(forceinline=True)
-def store_carries(m, l, row, held, top, total):
-    """Store strips of carries to m and l (rows,) from a row on."""
-    store_strip(m[0], m.ctypes.data + row * m.itemsize, top, held)
-    store_strip(l[0], l.ctypes.data + row * l.itemsize, widened(total), held)
+def store_carries(working, m, l, row, held, top, total):
+    """Store strips of carries from a row on, to the addresses of m (working format) and l (float64)."""
+    store_strip(working, m + row * element_size(working), top, held)
+    store_strip(np.float64(0.0), l + row * 8, widened(total), held)
 
 
 @njit(forceinline=True)

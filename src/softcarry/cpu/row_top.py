@@ -17,6 +17,8 @@ from softcarry.cpu.memory import (
     filled_block,
     load_block,
     load_element,
+    store_element,
+    store_integer,
 )
 from softcarry.cpu.row_carries import GATHERED, clear_pieces, merge_row
 from softcarry.cpu.row_layout import gather, row_addresses
@@ -83,18 +85,42 @@ class TopLists(NamedTuple):
     """(lists,) of the working format: what a score must be above to be kept, NaN for nothing."""
 
 
+class _Places(NamedTuple):
+    """Addresses of results, which no thread counts as it would arrays."""
+
+    scores: int
+    indices: int
+    lse: int
+    probabilities: int
+
+
 @njit(forceinline=True)
-def _finish_row(out_element, m, l, k, empty, results, row):
-    """Write the lse of a row and the probabilities of its best k: those of `softmax`, to the bit."""
-    results.lse[row] = log_sum_exp(m, l)
+def _places(results):
+    return _Places(
+        results.scores.ctypes.data,
+        results.indices.ctypes.data,
+        results.lse.ctypes.data,
+        results.probabilities,
+    )
+
+
+@njit(forceinline=True)
+def _finish_row(out_element, m, l, k, empty, scores, indices, base, places, row):
+    """Write the best k of a row, listed from ``base`` on, its lse, and probabilities as `softmax` has."""
+    working = scores[0]
+    size = element_size(working)
+    source = places.scores + row * k * size
+    for j in range(k):
+        store_element(working, source + j * size, scores[base + j])
+        store_integer(places.indices + (row * k + j) * 8, indices[base + j])
+    store_element(working, places.lse + row * size, type(m)(log_sum_exp(m, l)))
     shift, factor = normaliser(m, l, False, empty)
-    source = results.scores.ctypes.data + row * k * results.scores.itemsize
-    target = results.probabilities + row * k * element_size(out_element)
-    write_exponentials(results.scores[0], out_element, source, target, k, shift, factor, False)
+    target = places.probabilities + row * k * element_size(out_element)
+    write_exponentials(working, out_element, source, target, k, shift, factor, False)
 
 
 @njit
-def _finish_lists(out_element, grid, segments, capacity, k, empty, lists, held, results, row):
+def _finish_lists(out_element, grid, segments, capacity, k, empty, lists, held, m, l, places, row):
     """Merge the pieces of a row and its lists, from list ``held`` on, and write what is asked for."""
     scores, indices, sizes, _ = lists
     base, size = held * capacity, sizes[held]
@@ -106,17 +132,17 @@ def _finish_lists(out_element, grid, segments, capacity, k, empty, lists, held, 
     if size > k:
         keep_best(scores, indices, base, size, k)
     sort_best(scores, indices, base, k)
-    for j in range(k):
-        results.scores[row * k + j], results.indices[row * k + j] = scores[base + j], indices[base + j]
-    m, l = merge_row(results.m, results.l, row, grid.pieces)
-    _finish_row(out_element, m, l, k, empty, results, row)
+    top, total = merge_row(m, l, row, grid.pieces)
+    _finish_row(out_element, top, total, k, empty, scores, indices, base, places, row)
 
 
 @njit(nogil=True, cache=True)
 def finish_top(out_element, grid, segments, capacity, k, empty, lists, results):
     """Merge pieces and segments of all rows, and write what is asked for."""
+    m, l, places = results.m, results.l, _places(results)
     for row in range(grid.rows):
-        _finish_lists(out_element, grid, segments, capacity, k, empty, lists, row * segments, results, row)
+        held = row * segments
+        _finish_lists(out_element, grid, segments, capacity, k, empty, lists, held, m, l, places, row)
 
 
 @njit
@@ -172,27 +198,25 @@ def _fill_lists(
 @njit
 def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch):
     """Do all of rows of at most SHORT elements, by the ranks of all their scores."""
-    all_m, all_l, scores, indices, _, _ = results
+    all_m, all_l, places = results.m, results.l, _places(results)
+    m_place, l_place = all_m.ctypes.data, all_l.ctypes.data
     tile, ranks, listed = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
     order = np.empty(SHORT, np.int64)
     for first in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - first)
         load_tile(element, rows, first, held, grid.length, tile)
         top, total = summarise_tile(tile, grid.length, ranks)
-        store_carries(all_m, all_l, first, held, top, total)
+        store_carries(tile[0], m_place, l_place, first, held, top, total)
         rank_tile(tile, grid.length, ranks)
         for r in range(held):
-            row = first + r
-            m, l, base = all_m[row], all_l[row], row * k
+            m, l = all_m[first + r], all_l[first + r]
             for j in range(grid.length):
                 rank = int(ranks[j * STRIP + r]) if m == m else j
                 listed[rank], order[rank] = tile[j * STRIP + r], j
             if m != m:
                 # Ranks know no NaN.
                 sort_best(listed, order, 0, grid.length)
-            for j in range(k):
-                scores[base + j], indices[base + j] = listed[j], order[j]
-            _finish_row(out_element, m, l, k, empty, results, row)
+            _finish_row(out_element, m, l, k, empty, listed, order, 0, places, first + r)
 
 
 @njit(nogil=True, cache=True)
@@ -201,7 +225,7 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
 
     Rows of several segments have their lists in ``lists``, and are finished by `finish_top`.
     """
-    m, l = results.m, results.l
+    m, l, places = results.m, results.l, _places(results)
     buffer = np.empty(GATHERED, np.uint8)
     scratch = np.empty(2 * TILE + SHORT, m.dtype)
     # Rows that are gathered are done side by side, others one after the other.
@@ -251,5 +275,5 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
                 stop = min(row + room, last_row)
                 _fill_lists(element, rows, grid, 1, row, stop, first, last, capacity, k, own, 0, m, l, place)
                 for r in range(stop - row):
-                    _finish_lists(out_element, grid, 1, capacity, k, empty, own, r, results, row + r)
+                    _finish_lists(out_element, grid, 1, capacity, k, empty, own, r, m, l, places, row + r)
         unit = claim(counter.ctypes.data)

@@ -155,9 +155,10 @@ def operand(array: Array, axis: int) -> Operand:
     for length in lengths:
         count *= length
     step = strides[axis] if shape[axis] > 1 else SIZES[element]
-    outer = np.array(lengths[:-1], np.int64), np.array(steps[:-1], np.int64)
-    rows = Rows(address, step, lengths[-1], steps[-1], *outer)
-    return Operand(element, rows, count, shape[axis])
+    outer = np.array([lengths[:-1], steps[:-1]], np.int64).T.copy()
+    place = outer.__array_interface__["data"][0]
+    rows = Rows(address, step, lengths[-1], steps[-1], place, len(outer))
+    return Operand(element, rows, count, shape[axis], outer)
 
 
 def _coalesced(axes: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
