@@ -42,9 +42,9 @@ def address(array: np.ndarray) -> int:
 def operand_of(array: np.ndarray) -> Operand:
     """Describe an array whose rows lie along its last axis, whatever its strides."""
     shape, strides = array.shape[:-1] or (1,), array.strides[:-1] or (0,)
-    outer = np.array(shape[:-1], np.int64), np.array(strides[:-1], np.int64)
-    rows = Rows(address(array), array.strides[-1], shape[-1], strides[-1], *outer)
-    return Operand(NAMES[array.dtype], rows, int(np.prod(shape)), array.shape[-1])
+    outer = np.array([shape[:-1], strides[:-1]], np.int64).T.copy()
+    rows = Rows(address(array), array.strides[-1], shape[-1], strides[-1], address(outer), len(outer))
+    return Operand(NAMES[array.dtype], rows, int(np.prod(shape)), array.shape[-1], outer)
 
 
 def copied(x: np.ndarray, dtype, way: int, out: np.ndarray | None = None) -> np.ndarray:

@@ -13,7 +13,6 @@ from row_cases import INF, NAN
 from row_oracle import assert_lse, assert_softmax, row_of
 from softcarry.cpu import row_work
 from softcarry.cpu.row_carries import GATHERED
-from softcarry.cpu.row_layout import Operand
 from softcarry.cpu.row_sums import CHUNK
 from softcarry.cpu.row_tiles import SHORT
 from softcarry.cpu.row_work import row_carries_of, top_of_rows, write_softmax
@@ -161,7 +160,7 @@ def test_how_rows_are_cut(threads, contiguous):
         for length in (1, 63, 64, 65, 512, 513, 16384, 16385, 128256, 10**7, 2**31 + 5, 2**40):
             x = operand_of(np.zeros((1, 1), np.float32))
             step = 4 if contiguous else 4 * rows
-            x = Operand("float32", x.rows._replace(step=step), rows, length)
+            x = x._replace(rows=x.rows._replace(step=step), row_count=rows, length=length)
             for k in (None, 1, length // 2 + 1):
                 most = {} if k is None else {"most": length // (16 * k)}
                 used, grid = row_work._cut(x, row_work._group(x, contiguous), **most)
@@ -184,7 +183,7 @@ def test_how_rows_are_cut(threads, contiguous):
             cuts[rows, length] = grid.piece, grid.pieces
     set_num_threads(3)
     for (rows, length), cut in cuts.items():
-        x = Operand("float32", operand_of(np.zeros((1, 1), np.float32)).rows, rows, length)
+        x = operand_of(np.zeros((1, 1), np.float32))._replace(row_count=rows, length=length)
         grid = row_work._cut(x, 8)[1]
         assert (grid.piece, grid.pieces) == cut
 

@@ -269,16 +269,18 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
         for r in range(STRIP):
             place = builder.add(source, builder.mul(stride, ir.Constant(_INT64, r)))
             rows.append(_widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
-        # A round interleaves rows r and r + 4; after three, lane r of row j is what was lane j of row r.
-        half = STRIP // 2
-        low, high = ([lane // 2 + start + STRIP * (lane % 2) for lane in range(STRIP)] for start in (0, half))
-        for _ in range(3):
-            interleaved = []
-            for r in range(half):
-                for lanes in (low, high):
-                    mask = ir.Constant(ir.VectorType(_INT32, STRIP), lanes)
-                    interleaved.append(builder.shuffle_vector(rows[r], rows[r + half], mask))
-            rows = interleaved
+        # Pairs of numbers, then pairs of pairs within 4 lanes, one instruction of AVX each, and then
+        # the halves.
+        pairs = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
+        fours = [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]
+        halves = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+
+        def mixed(a, b, lanes):
+            return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT32, STRIP), lanes))
+
+        rows = [mixed(rows[r], rows[r + 1], lanes) for r in (0, 2, 4, 6) for lanes in pairs]
+        rows = [mixed(rows[r], rows[r + 2], lanes) for r in (0, 1, 4, 5) for lanes in fours]
+        rows = [mixed(rows[r], rows[r + 4], lanes) for lanes in halves for r in range(4)]
         for r in range(STRIP):
             place = builder.add(target, builder.mul(out_stride, ir.Constant(_INT64, r)))
             lanes = _narrow(builder, rows[r], out_element)

@@ -1,5 +1,6 @@
 """How the work on rows is cut up, given to threads, and put together: the kernels' callers."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,12 +187,17 @@ def _group(x: Operand, contiguous: bool) -> int:
 
 def _cut(x: Operand, group: int, *, most: int = _PIECES) -> tuple[int, Grid]:
     """Return how many threads the work is worth, and how it is cut up, with at most so many segments."""
-    piece = max(_PIECE, -(-x.length // (_PIECES * CHUNK)) * CHUNK)
-    pieces = -(-x.length // piece)
     threads = max(1, min(get_num_threads(), x.row_count * x.length // _SHARE))
-    groups = -(-x.row_count // group)
+    return threads, _grid(x.row_count, x.length, group, most, threads)
+
+
+@functools.lru_cache(maxsize=256)
+def _grid(rows: int, length: int, group: int, most: int, threads: int) -> Grid:
+    piece = max(_PIECE, -(-length // (_PIECES * CHUNK)) * CHUNK)
+    pieces = -(-length // piece)
+    groups = -(-rows // group)
     segments = max(1, min(pieces, most, -(-4 * threads // groups))) if threads > 1 else 1
-    return threads, Grid(x.row_count, x.length, piece, pieces, group, -(-pieces // segments))
+    return Grid(rows, length, piece, pieces, group, -(-pieces // segments))
 
 
 def _share(

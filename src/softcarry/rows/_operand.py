@@ -1,5 +1,7 @@
 """The arrays that row functions take: NumPy's and torch's on the CPU, seen without a copy."""
 
+import functools
+import math
 import sys
 from numbers import Integral
 from typing import Any
@@ -38,9 +40,9 @@ def scores_of(x: Array) -> Array:
     """
     if type(x) is np.ndarray and x.dtype in _NUMPY_NAMES:
         return x
-    array_namespace(x)
     if is_tensor(x):
         return _tensor_scores(x)
+    array_namespace(x)
     if not isinstance(x, np.ndarray | np.generic):
         library = type(x).__module__.partition(".")[0]
         msg = (
@@ -146,22 +148,30 @@ def operand(array: Array, axis: int) -> Operand:
     if isinstance(array, np.ndarray):
         address, strides = array.__array_interface__["data"][0], array.strides
     else:
-        address, strides = array.data_ptr(), [SIZES[element] * stride for stride in array.stride()]
+        address, strides = array.data_ptr(), tuple(SIZES[element] * stride for stride in array.stride())
     shape = tuple(array.shape)
-    lengths, steps = _coalesced(
-        [(length, stride) for i, (length, stride) in enumerate(zip(shape, strides, strict=True)) if i != axis]
-    )
-    count = 1
-    for length in lengths:
-        count *= length
+    count, innermost, outer, place = _rows_of(shape, strides, axis)
     step = strides[axis] if shape[axis] > 1 else SIZES[element]
-    outer = np.array([lengths[:-1], steps[:-1]], np.int64).T.copy()
-    place = outer.__array_interface__["data"][0]
-    rows = Rows(address, step, lengths[-1], steps[-1], place, len(outer))
-    return Operand(element, rows, count, shape[axis], outer)
+    return Operand(element, Rows(address, step, *innermost, place, len(outer)), count, shape[axis], outer)
 
 
-def _coalesced(axes: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+@functools.lru_cache(maxsize=256)
+def _rows_of(
+    shape: tuple[int, ...], strides: tuple[int, ...], axis: int
+) -> tuple[int, tuple[int, int], NDArray[np.int64], int]:
+    """Return the number of rows, length and stride of their innermost axis, the others, and their address.
+
+    It is remembered, since what Python does before a kernel takes as long as a kernel of small rows.
+    """
+    axes = [
+        (length, stride) for i, (length, stride) in enumerate(zip(shape, strides, strict=True)) if i != axis
+    ]
+    *others, innermost = _coalesced(axes)
+    outer = np.array(others, np.int64).reshape(-1, 2)
+    return math.prod(length for length, _ in axes), innermost, outer, outer.__array_interface__["data"][0]
+
+
+def _coalesced(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join neighbouring axes that one stride serves; there is at least one in the end."""
     joined: list[tuple[int, int]] = []
     for length, stride in axes:
@@ -171,5 +181,4 @@ def _coalesced(axes: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
             joined[-1] = (joined[-1][0] * length, stride)
         else:
             joined.append((length, stride))
-    joined = joined or [(1, 0)]
-    return [length for length, _ in joined], [stride for _, stride in joined]
+    return joined or [(1, 0)]
