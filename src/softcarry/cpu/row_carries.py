@@ -141,7 +141,9 @@ def _do_short_rows(element, out_element, rows, length, results, first_row, last_
 def carry_rows(element, out_element, rows, grid, segments, units, counter, results):
     """Claim units of work until none is left; rows in one segment are finished with it."""
     m, l = results.m, results.l
-    buffer = np.empty(GATHERED, np.uint8)
+    gathering = grid.length > SHORT and rows.step != element_size(element)
+    # Memory that a thread takes and gives back interrupts the others: none is taken in vain.
+    buffer = np.empty(GATHERED if gathering else 0, np.uint8)
     scratch = np.empty(2 * TILE, m.dtype)
     unit = claim(counter.ctypes.data)
     while unit < units:

@@ -190,7 +190,8 @@ def softmax_rows(
 
     Rows of several segments take two calls: all are summarised before any is written.
     """
-    buffer = np.empty(3 * GATHERED, np.uint8)
+    direct = rows.step == element_size(element) and out.step == element_size(out_element)
+    buffer = np.empty(0 if direct or grid.length <= SHORT else 3 * GATHERED, np.uint8)
     scratch = np.empty(2 * TILE, m.dtype)
     unit = claim(counter.ctypes.data)
     while unit < units:

@@ -226,7 +226,8 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
     Rows of several segments have their lists in ``lists``, and are finished by `finish_top`.
     """
     m, l, places = results.m, results.l, _places(results)
-    buffer = np.empty(GATHERED, np.uint8)
+    gathering = grid.length > SHORT and rows.step != element_size(element)
+    buffer = np.empty(GATHERED if gathering else 0, np.uint8)
     scratch = np.empty(2 * TILE + SHORT, m.dtype)
     # Rows that are gathered are done side by side, others one after the other.
     room = 1 if rows.step == element_size(element) else grid.group
