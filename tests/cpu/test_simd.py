@@ -12,7 +12,6 @@ from softcarry.cpu.simd import (
     count_above,
     count_not_below,
     exponent,
-    extract,
     fma,
     folded_maximum,
     folded_sum,
@@ -225,18 +224,6 @@ def test_strips_between_formats(dtype):
 def test_a_strip_repeated(dtype):
     x = wide(dtype, 3)
     np.testing.assert_array_equal(lanewise(x, x)[0]["repeated"], np.resize(x[:8], x.size))
-
-
-@njit
-def _extract(element, source, lane):
-    return extract(load_strip(element, source), lane)
-
-
-@SCALARS
-def test_one_lane_of_a_strip(dtype):
-    x = wide(dtype, 4)
-    for lane in range(8):
-        assert _extract(dtype.type(0), address(x), lane) == x[lane]
 
 
 @SCALARS

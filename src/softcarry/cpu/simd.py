@@ -291,16 +291,6 @@ def repeated(typingctx, strip):
     return block(strip), generate
 
 
-@intrinsic
-def extract(typingctx, vector, lane):
-    """Return one lane, counted from 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.extract_element(*arguments)
-
-    return vector.scalar(vector, types.intp), generate
-
-
 def _fold(builder: Any, lanes: Any, count: int, combine: Callable[[Any, Any], Any], until: int) -> Any:
     """Combine the two halves until so many lanes are left: a tree whose shape no host changes."""
     while count > until:
