@@ -23,6 +23,7 @@ LAYERS = (
         "softcarry._trace_notes",
         "softcarry.memory_passes",
         "softcarry._counted_row",
+        "softcarry._softmax_algorithms",
         "softcarry.reference",
     ),
     ("softcarry.auditing",),

@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.memory_passes import (
-    CountedRow,
-    count_accesses,
-    count_softmax,
+from softcarry._counted_row import CountedRow
+from softcarry._softmax_algorithms import (
     online_softmax,
     online_softmax_topk,
     safe_softmax,
     safe_softmax_then_topk,
     unsafe_softmax,
 )
+from softcarry.errors import DTypeError, OptionError, ShapeError
+from softcarry.memory_passes import count_accesses, count_softmax
 
 U = 2.0**-53
 NAN, INF = math.nan, math.inf

@@ -123,7 +123,7 @@ class CountedRow:
 
     Examples
     --------
-    >>> from softcarry.memory_passes import CountedRow
+    >>> from softcarry._counted_row import CountedRow
     >>> row = CountedRow([2, 5, 1, 7])
     >>> max(row), sum(row[1:])
     (7.0, 13.0)

@@ -216,3 +216,9 @@ def test_nan_stays_nan(dtype, base_2):
     x = np.full(64, -1.0, dtype)
     x[::5] = nans[0]
     np.testing.assert_array_equal(np.isnan(powers(x, base_2)), np.isnan(x))
+
+
+@pytest.mark.parametrize("function", [exp, exp2, exp_in_sum])
+def test_outside_compiled_code_it_says_where_to_call_it(function):
+    with pytest.raises(TypeError, match="compiled code only: call this from a function under numba.njit"):
+        function(-1.0)

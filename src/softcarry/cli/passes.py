@@ -14,7 +14,8 @@ from softcarry.cli._status import NOTHING_FOUND
 from softcarry.errors import OptionError
 
 if TYPE_CHECKING:
-    from softcarry.memory_passes import Accesses, Pass
+    from softcarry._counted_row import Pass
+    from softcarry.memory_passes import Accesses
 
 _SHOWN = 5
 """How many of the k best fit in a line or two."""

@@ -50,6 +50,8 @@ _SINGLE_SHIFT, _DOUBLE_SHIFT = 1.5 * 2.0**23, 1.5 * 2.0**52
 _SINGLE_LOWEST, _DOUBLE_LOWEST = -127.0, -1023.0
 _LN2 = 0.6931471805599453
 
+_COMPILED_ONLY = "a vector exists in compiled code only: call this from a function under numba.njit"
+
 
 @njit(forceinline=True)
 def _single_power(f):
@@ -78,12 +80,12 @@ def _double_power(f):
 
 def exp2(x):
     """2^x of a vector with lanes in [−inf, 0] or NaN; 0 below 2^−126.5 or 2^−1022.5 (float64)."""
-    raise NotImplementedError("only compiled code can call it")
+    raise TypeError(_COMPILED_ONLY)
 
 
 def exp(x):
     """e^x of a vector with lanes in [−inf, 0] or NaN; 0 where that is below 2^−126.5 or 2^−1022.5."""
-    raise NotImplementedError("only compiled code can call it")
+    raise TypeError(_COMPILED_ONLY)
 
 
 def exp_in_sum(x):
@@ -92,7 +94,7 @@ def exp_in_sum(x):
     A term is off by another \|x\|·2^−26.2 (2^−56 in float64) of itself, which of a sum of n terms is at most
     ln n·2^−26.2: less than what rounding x − m has cost.
     """
-    raise NotImplementedError("only compiled code can call it")
+    raise TypeError(_COMPILED_ONLY)
 
 
 @overload(exp2, jit_options={"forceinline": True})

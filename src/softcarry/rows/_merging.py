@@ -1,8 +1,5 @@
 """What pieces of the same rows merge by: the indices that they cover, and their carries with l in float64."""
 
-import functools
-import math
-import operator
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
@@ -10,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softcarry.carry import Carry
 from softcarry.errors import OptionError
 
 Spans = tuple[tuple[int, int], ...]
@@ -55,15 +53,15 @@ def union_of_spans(spans: list[tuple[int, int]]) -> Spans:
 def merged_carries(
     parts: Sequence[tuple[NDArray[Any], NDArray[Any]]],
 ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
-    """Return the carry (m, l) of the union, l in float64, by the rules of `softcarry.Carry`."""
-    m = functools.reduce(np.maximum, [m for m, _ in parts])
-    shift = np.where(m == -math.inf, 0.0, m).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        rescaled = [np.where(top == -math.inf, 0.0, total * np.exp(top - shift)) for top, total in parts]
-    return np.asarray(m), np.asarray(functools.reduce(operator.add, rescaled))
+    """Return the carry (m, l) of the union, merged left to right in float64; m keeps its format, exactly."""
+    merged = Carry.merge(*(_wide(m, l) for m, l in parts))
+    return np.asarray(merged.m).astype(parts[0][0].dtype), np.asarray(merged.l)
 
 
 def log_sum_exp(m: NDArray[np.floating], l: NDArray[np.float64]) -> NDArray[np.floating]:
-    """Return m + ln l in the format of m, rounded once from float64; ±inf and NaN as the carry has them."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(np.isinf(m), m, m + np.log(l)).astype(m.dtype)
+    """Return the lse of carries in the format of m, rounded once from float64."""
+    return np.asarray(_wide(m, l).lse).astype(m.dtype)
+
+
+def _wide(m: NDArray[np.floating], l: NDArray[np.float64]) -> Carry:
+    return Carry(m.astype(np.float64), l)
