@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from vector_calls import exponentials, powers
+from softcarry.cpu.exponential import exp, exp2, exp_in_sum
+from softcarry.cpu.memory import load_strip, store
+from vector_calls import address, exponentials, powers
 
 INF = np.inf
 RUN = 512
@@ -220,5 +222,23 @@ def test_nan_stays_nan(dtype, base_2):
 
 @pytest.mark.parametrize("function", [exp, exp2, exp_in_sum])
 def test_outside_compiled_code_it_says_where_to_call_it(function):
-    with pytest.raises(TypeError, match="compiled code only: call this from a function under numba.njit"):
+    with pytest.raises(TypeError, match=r"compiled code only: call this from a function under numba\.njit"):
         function(-1.0)
+
+
+@njit
+def _in_sum(element, source, target, count, size):
+    for i in range(0, count, 8):
+        store(element, target + size * i, exp_in_sum(load_strip(element, source + size * i)))
+
+
+def test_in_a_sum_log2_e_is_one_number_and_costs_what_is_promised():
+    """In float32: x·2^-26.2 of a term more than `exp` is off by, a unit of which is at most 2^-23 of it."""
+    x = -np.linspace(0, 87, 80000).astype(np.float32)
+    got = np.empty_like(x)
+    _in_sum(np.float32(0), address(x), address(got), x.size, 4)
+    true = np.exp(x.astype(np.float64))
+    errors = np.abs(got / true - 1)
+    assert (errors <= ALLOWED[False] * 2.0**-23 - x * 2.0**-26.1).all()
+    # Nor is it `exp`: far from 0 the one number shows.
+    assert (errors[x < -60] > 2 * 2.0**-23).any()
