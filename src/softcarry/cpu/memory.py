@@ -151,6 +151,17 @@ def load_integer(typingctx, address):
 
 
 @intrinsic
+def load_byte(typingctx, address):
+    """Load an 8-bit integer, such as a boolean of an array."""
+
+    def generate(context, builder, signature, arguments):
+        raw = builder.load(_pointer(builder, arguments[0], ir.IntType(8)))
+        return builder.zext(raw, _INT64)
+
+    return types.intp(types.intp), generate
+
+
+@intrinsic
 def load_element(typingctx, element, address):
     """Load one element, converted to the working type."""
     what = _BY_TYPE[element]

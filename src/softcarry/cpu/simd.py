@@ -134,6 +134,27 @@ def where_equal(typingctx, x, y, chosen, other):
 
 
 @intrinsic
+def where_less(typingctx, x, y, chosen, other):
+    """Return ``chosen`` in the lanes where x < y, and ``other`` elsewhere and where either is NaN."""
+
+    def generate(context, builder, signature, arguments):
+        x, y, chosen_, other_ = arguments
+        return builder.select(builder.fcmp_ordered("<", x, y), chosen_, other_)
+
+    return chosen(x, x, chosen, chosen), generate
+
+
+@intrinsic
+def lane_numbers(typingctx, vector):
+    """Return 0, 1, 2, … in the lanes of a vector of the type of ``vector``."""
+
+    def generate(context, builder, signature, arguments):
+        return ir.Constant(vector.llvm, [float(lane) for lane in range(vector.lanes)])
+
+    return vector(vector), generate
+
+
+@intrinsic
 def widened(typingctx, strip):
     """Return a strip in float64."""
     wide = Vector(types.float64, strip.lanes)

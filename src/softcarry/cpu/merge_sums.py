@@ -1,0 +1,155 @@
+"""One row of a merge: Σ weight·value over its live partials, a block of values at a time.
+
+A live infinity counts however small its weight is, since inf·0 would be a NaN that only some orders meet: where
+a sum is not finite, it is taken again with the infinities and NaN apart.
+"""
+
+from numba import njit, types
+from numba.core.extending import overload
+
+from softcarry.cpu.memory import (
+    block_lanes,
+    copy_element,
+    element_size,
+    filled_block,
+    filled_strip,
+    load_block,
+    load_element,
+    load_integer,
+    load_partial,
+    load_strip,
+    store,
+    store_partial,
+    stream,
+)
+from softcarry.cpu.simd import STRIP, lanes_above, narrowed, splat, where_equal, widened
+
+_COMPILED_ONLY = "a vector exists in compiled code only: call this from a function under numba.njit"
+
+_WIDE = (types.float32, types.float64)
+
+
+def summand(element, x):
+    """Return a vector in the format in which its element type is summed."""
+    raise TypeError(_COMPILED_ONLY)
+
+
+def divided(element, total, divisor):
+    """Return a sum over a divisor, of which `divisor_of` has made one for its element type."""
+    raise TypeError(_COMPILED_ONLY)
+
+
+def divisor_of(element, number):
+    """Return what `divided` takes: the number, or its reciprocal where the result has fewer bits."""
+    raise TypeError(_COMPILED_ONLY)
+
+
+@overload(summand, jit_options={"forceinline": True})
+def _summand(element, x):
+    if element in _WIDE:
+        return lambda element, x: widened(x)
+    return lambda element, x: x
+
+
+@overload(divisor_of, jit_options={"forceinline": True})
+def _divisor_of(element, number):
+    if element == types.float64:
+        return lambda element, number: number
+    return lambda element, number: 1.0 / number
+
+
+@overload(divided, jit_options={"forceinline": True})
+def _divided(element, total, divisor):
+    if element == types.float64:
+        return lambda element, total, divisor: total / splat(total, divisor)
+    return lambda element, total, divisor: total * splat(total, divisor)
+
+
+@njit(forceinline=True)
+def _weight(weights, i):
+    return load_element(0.0, weights + 8 * i)
+
+
+@njit
+def _write_strips(element, live, weights, count, target, step, first, last, divisor, buffer):
+    """Write the values ``first`` to ``last`` of a row, in strips, whatever they are and lie."""
+    size, like = element_size(element), filled_strip(element, 0.0)
+    for j in range(first, last, STRIP):
+        held = min(STRIP, last - j)
+        total = splat(summand(element, like), -0.0)
+        for i in range(count):
+            address, stride = load_integer(live + 16 * i), load_integer(live + 16 * i + 8)
+            if stride == size:
+                address += j * size
+            else:
+                for k in range(held):
+                    copy_element(element, address + (j + k) * stride, buffer + k * size)
+                address = buffer
+            if held == STRIP:
+                x = load_strip(element, address)
+            else:
+                x = load_partial(element, address, held)
+            # x − x is 0, but NaN where x is not finite.
+            zero, nothing = splat(x, 0.0), splat(x, -0.0)
+            finite = summand(element, where_equal(x - x, zero, x, nothing))
+            others = summand(element, where_equal(x - x, zero, nothing, x))
+            total = total + (finite * splat(finite, _weight(weights, i)) + others)
+        result = narrowed(divided(element, total, divisor), like)
+        if step != size:
+            store(element, buffer, result)
+            for k in range(held):
+                copy_element(element, buffer + k * size, target + (j + k) * step)
+        elif held == STRIP:
+            store(element, target + j * size, result)
+        else:
+            store_partial(element, target + j * size, result, held)
+
+
+@njit
+def write_row(
+    element, live, weights, count, contiguous, target, step, dv, total, streaming, buffer
+):
+    """Write a row: Σ weight·value over its live partials, at least one, divided by ``total``.
+
+    Parameters
+    ----------
+    element : scalar
+        Stands for the element type of the values.
+    live : int
+        Address of the address and stride of the values of each live partial.
+    weights : int
+        Address of their weights, float64.
+    count : int
+        How many live partials there are.
+    contiguous : bool
+        Whether all values lie one after the other, those written too.
+    target, step : int
+        Address and stride of what is written, which may be the values of a partial.
+    dv : int
+        Values of the row.
+    total : float
+    streaming : bool
+        Whether blocks are written past the caches: their addresses are then multiples of 64.
+    buffer : int
+        Address of eight elements.
+    """
+    size, lanes = element_size(element), block_lanes(element)
+    like, divisor = filled_block(element, 0.0), divisor_of(element, total)
+    done = 0
+    if contiguous:
+        while done + lanes <= dv:
+            x = summand(element, load_block(element, load_integer(live) + done * size))
+            sums = x * splat(x, _weight(weights, 0))
+            for i in range(1, count):
+                x = summand(element, load_block(element, load_integer(live + 16 * i) + done * size))
+                sums = sums + x * splat(x, _weight(weights, i))
+            if lanes_above(sums - sums, splat(sums, 0.0)):
+                until = done + lanes
+                _write_strips(element, live, weights, count, target, step, done, until, divisor, buffer)
+            elif streaming:
+                stream(element, target + done * size, narrowed(divided(element, sums, divisor), like))
+            else:
+                store(element, target + done * size, narrowed(divided(element, sums, divisor), like))
+            done += lanes
+    if done < dv:
+        _write_strips(element, live, weights, count, target, step, done, dv, divisor, buffer)
