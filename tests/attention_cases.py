@@ -1,7 +1,7 @@
 """Problems for attention: hard data in every structure, with any of the options, in every layout of memory.
 
 A `Case` is a name and a seed: `Case.build` makes the same NumPy arguments of `softcarry.attention` each time.
-Whatever no query may see (keys beyond a length, unused pages, memory between strides) is NaN.
+Whatever no query may see (masked keys, keys beyond a length, unused pages, memory between strides) is NaN.
 """
 
 import math
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attention_oracle import sequences_of
 from row_cases import DTYPES, as_kind, as_numpy
 from row_oracle import narrowed
 
@@ -252,6 +253,8 @@ class Case:
         full = (*rows, total)
         for name in self.options:
             options |= OPTIONS[name](rng, self, full, dtype)
+        if not pages:
+            poison_unseen(q, k, v, options)
         q, k, v = (LAYOUTS[layout](x) for layout, x in zip(self.layouts, (q, k, v), strict=True))
         return q, k, v, options
 
@@ -270,6 +273,15 @@ def to_pages(rng, k: np.ndarray, v: np.ndarray, lengths: np.ndarray, page: int):
     for s, length in enumerate(lengths.tolist()):
         table[s, -(-length // page) :] = rng.choice([-1, -(2**31), 2**31 - 1, pages])
     return *caches, table
+
+
+def poison_unseen(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> None:
+    """Put NaN into all keys and values that no query sees."""
+    for sequence in sequences_of(q, k, v, **options):
+        seen = sequence.live().any(axis=1)
+        seen = seen.reshape(k.shape[1], q.shape[1] // k.shape[1], seen.shape[-1]).any(axis=1)
+        for x in (k, v):
+            x[sequence.batch, :, sequence.columns][~seen] = NAN
 
 
 def of_kind(kind: str, options: dict[str, Any]) -> dict[str, Any]:

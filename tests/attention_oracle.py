@@ -49,11 +49,13 @@ def wide_of(dtype) -> type:
 class Sequence:
     """One sequence: its queries and its own keys, and the options cut to them. All arrays are wide.
 
-    A fault to be caught is a subclass that overrides one of the methods.
+    ``rows`` and ``columns`` are where its queries and keys lie among those of the batch entry. A fault to be
+    caught is a subclass that overrides one of the methods.
     """
 
     batch: int
     rows: slice
+    columns: slice
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
@@ -96,9 +98,9 @@ class Sequence:
         return self.capped(self.products() * self.scale) + self.bias + self.alibi()
 
     def live(self) -> np.ndarray:
-        """Which keys a query attends to, (hq, tq, tk), as far as causality, window and mask decide."""
+        """Which keys a query attends to, (hq, tq, tk), as causality, window, mask and a bias of −inf decide."""
         away = self.distances()
-        live = self.mask.copy()
+        live = self.mask & (self.bias != -INF)
         if self.causal:
             live &= away <= 0
         left, right = self.window or (None, None)
@@ -323,6 +325,7 @@ def sequences_of(
         yield kind(
             batch=batch,
             rows=rows,
+            columns=slice(first, last),
             q=q[batch, :, rows].astype(wide),
             k=keys.astype(wide),
             v=values.astype(wide),

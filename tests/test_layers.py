@@ -12,12 +12,13 @@ ROOT = Path(softcarry.__file__).parent
 # From the ground up; a module may import from its own layer and those before it.
 LAYERS = (
     ("softcarry.errors", "softcarry._version"),
-    ("softcarry._arrays",),
+    ("softcarry._arrays", "softcarry._host_arrays"),
     ("softcarry.cpu",),
     ("softcarry.numerics",),
     ("softcarry.carry", "softcarry.moments"),
     (
         "softcarry.rows",
+        "softcarry._attention",
         "softcarry._conventions",
         "softcarry.trace",
         "softcarry._trace_notes",

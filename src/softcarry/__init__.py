@@ -10,6 +10,8 @@ from softcarry._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from softcarry import numerics as numerics
+    from softcarry._attention import attention as attention
+    from softcarry._attention import attention_carry as attention_carry
     from softcarry._conventions import conventions as conventions
     from softcarry.auditing import Subject as Subject
     from softcarry.auditing import audit as audit
@@ -39,6 +41,8 @@ _HOMES = {
     "Moments": "softcarry.moments",
     "SoftcarryError": "softcarry.errors",
     "Subject": "softcarry.auditing",
+    "attention": "softcarry._attention",
+    "attention_carry": "softcarry._attention",
     "audit": "softcarry.auditing",
     "conventions": "softcarry._conventions",
     "merge_ragged": "softcarry.carry",

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from softcarry._arrays import array_namespace, quiet
-from softcarry.carry import _groups
+from softcarry._arrays import array_namespace
+from softcarry.carry import _groups, _merge
 from softcarry.carry._algebra import Summary
 from softcarry.carry.state import Carry
 from softcarry.errors import OptionError, ShapeError
@@ -51,5 +51,4 @@ def merge_ragged(carries: Carry, indptr: Any) -> Carry:
     pointer = _groups.read_indptr(indptr, carries.m.shape[0])
     xp = array_namespace(carries.m)
     parts = Summary(carries.m, carries.l, carries.o)
-    with quiet(xp):
-        return Carry(*_groups.combine_groups(xp, parts, pointer, base=carries.base), carries.base)
+    return Carry(*_merge.combine_groups(xp, parts, pointer, base=carries.base), carries.base)

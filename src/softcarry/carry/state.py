@@ -15,7 +15,7 @@ from softcarry._arrays import (
     require_shape,
     working_dtype,
 )
-from softcarry.carry import _algebra, _readout
+from softcarry.carry import _algebra, _merge, _readout
 from softcarry.carry._algebra import LN2, LOG2E, Summary
 from softcarry.carry._blocks import summarise_block
 from softcarry.carry._checks import Base, matched, require_base, require_mergeable, warn_if_underflowed
@@ -289,8 +289,7 @@ class Carry:
         dtype = working_dtype(xp, *(carry.m.dtype for carry in carries))
         widened = (Carry(convert(xp, c.m, dtype), c.l, c.o, c.base).to_base(base) for c in carries)
         parts = [Summary(c.m, c.l, c.o) for c in widened]
-        with quiet(xp):
-            return Carry(*_algebra.combine(xp, parts, base=base), base)
+        return Carry(*_merge.combine(xp, parts, base=base), base)
 
     def __or__(self, other: "Carry") -> "Carry":
         return self.merge(other) if isinstance(other, Carry) else NotImplemented

@@ -1,10 +1,10 @@
 """Blocks of queries, keys and values as the products read them: in the working type, contiguous, in cache.
 
 Queries are transposed in panels of as many rows as a vector block has lanes, and multiplied by the scale;
-keys lie one below the other; values lie in panels of as many columns. Beyond the last row or column are zeros.
+keys lie one below the other; values lie in panels of as many columns. Beyond the last row or column are
+zeros.
 """
 
-import numpy as np
 from numba import njit
 
 from softcarry.cpu.attention_layout import in_one_piece, key_address, value_address

@@ -80,16 +80,6 @@ class Merge(NamedTuple):
     streaming: bool
     """Whether the result is written past the caches."""
 
-    @property
-    def runs(self) -> int:
-        """How many runs there are."""
-        return self.groups * self.places * -(-self.inner // self.run)
-
-    @property
-    def units(self) -> int:
-        """How many units of work."""
-        return -(-self.runs // self.unit)
-
 
 class _Scratch(NamedTuple):
     """Addresses of what a thread keeps for a run, and for a row of it."""
@@ -103,9 +93,9 @@ class _Scratch(NamedTuple):
     l: int
     other_l: int
     o: int
-    """Address of o of each partial in the first row of the run."""
+    """For each partial: address of its values in the first row of the run, strides between rows and values."""
     live: int
-    """For each partial of a row that is not empty: address and stride of its values."""
+    """For each partial of a row that is not empty: address of its values, strides between rows and values."""
     live_weights: int
     buffer: int
     """Room for eight values."""
@@ -120,7 +110,9 @@ def _field(merge, entry, field):
 @njit
 def _row_place(merge, field, index, place, row):
     """Address of a row, of a partial or group of an index, in the memory that a field describes."""
-    address = load_integer(field) + index * load_integer(field + 8 * STEP) + row * load_integer(field + 8 * INNER)
+    address = (
+        load_integer(field) + index * load_integer(field + 8 * STEP) + row * load_integer(field + 8 * INNER)
+    )
     for axis in range(merge.outer - 1, -1, -1):
         length = load_integer(merge.lengths + 8 * axis)
         address += place % length * load_integer(field + 8 * (OUTER + axis))
@@ -198,18 +190,19 @@ def _weights_of(merge, scratch, partial, row):
 
 
 @njit(forceinline=True)
-def _live_partials(merge, scratch, partials, first, row, size):
+def _live_partials(merge, scratch, partials, row, size):
     """List the partials of a row that are not empty; return how many there are, and if all are contiguous."""
     double = np.float64(0.0)
     live, contiguous = 0, True
     for p in range(partials):
         weight = load_element(double, scratch.weights + 8 * (p * merge.run + row))
         if weight != _EMPTY:
-            field = _field(merge, first + p if merge.arrays > 1 else 0, O)
-            values = load_integer(field + 8 * VALUES)
-            address = load_integer(scratch.o + 8 * p) + row * load_integer(field + 8 * INNER)
-            store_integer(scratch.live + 16 * live, address)
-            store_integer(scratch.live + 16 * live + 8, values)
+            o = scratch.o + 24 * p
+            values = load_integer(o + 16)
+            stride, listed = load_integer(o + 8), scratch.live + 24 * live
+            store_integer(listed, load_integer(o) + row * stride)
+            store_integer(listed + 8, stride)
+            store_integer(listed + 16, values)
             store_element(double, scratch.live_weights + 8 * live, weight)
             contiguous = contiguous and values == size
             live += 1
@@ -232,6 +225,28 @@ def _fill(element, target, step, count, number):
 
 
 @njit
+def _weigh(state, merge, scratch, first, last, place, row, count):
+    """Find weights, their sums, log-sum-exps and l of the rows of a run, and where the values lie."""
+    double = np.float64(0.0)
+    for p in range(first, last):
+        entry, at = p if merge.arrays > 1 else 0, p - first
+        m, o = _field(merge, entry, M), _field(merge, entry, O)
+        target = scratch.weights + 8 * at * merge.run
+        _gather(state, _row_place(merge, m, p, place, row), load_integer(m + 8 * INNER), count, target)
+        store_integer(scratch.o + 24 * at, _row_place(merge, o, p, place, row))
+        store_integer(scratch.o + 24 * at + 8, load_integer(o + 8 * INNER))
+        store_integer(scratch.o + 24 * at + 16, load_integer(o + 8 * VALUES))
+    if last == first:
+        _fill(double, scratch.sums, 8, count, 0.0)
+        _fill(double, scratch.lse, 8, count, -np.inf)
+        return
+    for r in range(0, count, STRIP):
+        _weigh_strip(merge, scratch, last - first, r)
+    if not merge.normalised:
+        _sum_l(merge, scratch, state, first, last, place, row, count)
+
+
+@njit
 def _merge_run(element, state, merge, run, scratch):
     double, size = np.float64(0.0), element_size(element)
     chunks = -(-merge.inner // merge.run)
@@ -240,38 +255,28 @@ def _merge_run(element, state, merge, run, scratch):
     place = run // chunks % merge.places
     group = run // chunks // merge.places
     first, last = load_integer(merge.indptr + 8 * group), load_integer(merge.indptr + 8 * group + 8)
-    for p in range(first, last):
-        field = _field(merge, p if merge.arrays > 1 else 0, M)
-        stride, target = load_integer(field + 8 * INNER), scratch.weights + 8 * (p - first) * merge.run
-        _gather(state, _row_place(merge, field, p, place, row), stride, count, target)
-        store_integer(scratch.o + 8 * (p - first), _partial_place(merge, O, p, place, row))
-    if last == first:
-        _fill(double, scratch.lse, 8, count, -np.inf)
-        _fill(double, scratch.sums, 8, count, 0.0)
-        _fill(double, scratch.l, 8, count, 0.0)
-    else:
-        for r in range(0, count, STRIP):
-            _weigh_strip(merge, scratch, last - first, r)
-        if not merge.normalised:
-            _sum_l(merge, scratch, state, first, last, place, row, count)
-    out_o, out_m = _field(merge, merge.arrays, O), _field(merge, merge.arrays, M)
-    out_l, mask = _field(merge, merge.arrays, L), _field(merge, merge.arrays, MASK)
+    _weigh(state, merge, scratch, first, last, place, row, count)
+    o, m = _field(merge, merge.arrays, O), _field(merge, merge.arrays, M)
+    l, mask = _field(merge, merge.arrays, L), _field(merge, merge.arrays, MASK)
+    o_place, m_place = _row_place(merge, o, group, place, row), _row_place(merge, m, group, place, row)
+    l_place, mask_place = _row_place(merge, l, group, place, row), _row_place(merge, mask, group, place, row)
+    o_stride, m_stride = load_integer(o + 8 * INNER), load_integer(m + 8 * INNER)
+    l_stride, mask_stride = load_integer(l + 8 * INNER), load_integer(mask + 8 * INNER)
+    step = load_integer(o + 8 * VALUES)
     for r in range(count):
-        if load_integer(mask) and not load_byte(
-            _row_place(merge, mask, group, place, row + r)
-        ):
+        if mask_place and not load_byte(mask_place + r * mask_stride):
             continue
-        target = _row_place(merge, out_o, group, place, row + r)
-        step = load_integer(out_o + 8 * VALUES)
-        live, contiguous = _live_partials(merge, scratch, last - first, first, r, size)
+        target = o_place + r * o_stride
+        live, contiguous = _live_partials(merge, scratch, last - first, r, size)
         total = load_element(double, scratch.sums + 8 * r)
-        m, l = load_element(double, scratch.lse + 8 * r), load_element(double, scratch.l + 8 * r)
+        row_m, row_l = load_element(double, scratch.lse + 8 * r), load_element(double, scratch.l + 8 * r)
         if total != total:
-            m = np.nan if m != np.inf or _has_nan(merge, state, first, last, place, row + r) else np.inf
-            l = np.nan
+            if row_m != np.inf or _has_nan(merge, state, first, last, place, row + r):
+                row_m = np.nan
+            row_l = np.nan
             _fill(element, target, step, merge.dv, np.nan)
         elif live == 0:
-            l = 0.0
+            row_l = 0.0
             _fill(element, target, step, merge.dv, 0.0)
         else:
             write_row(
@@ -287,9 +292,9 @@ def _merge_run(element, state, merge, run, scratch):
                 merge.streaming,
                 scratch.buffer,
             )
-        store_element(state, _row_place(merge, out_m, group, place, row + r), type(state)(m))
+        store_element(state, m_place + r * m_stride, type(state)(row_m))
         if not merge.normalised:
-            store_element(state, _row_place(merge, out_l, group, place, row + r), type(state)(l))
+            store_element(state, l_place + r * l_stride, type(state)(row_l))
 
 
 @njit(nogil=True, cache=True)
@@ -297,7 +302,7 @@ def merge_rows(element, state, merge, runs, units, counter):
     """Claim units of work until none is left."""
     rows = merge.run
     numbers = np.empty(merge.longest * (rows + 1) + 4 * rows + STRIP)
-    integers = np.empty(3 * merge.longest, np.int64)
+    integers = np.empty(6 * merge.longest, np.int64)
     place, integer_place = numbers.ctypes.data, integers.ctypes.data
     scratch = _Scratch(
         place + 32 * rows,
@@ -306,7 +311,7 @@ def merge_rows(element, state, merge, runs, units, counter):
         place + 16 * rows,
         place + 24 * rows,
         integer_place,
-        integer_place + 8 * merge.longest,
+        integer_place + 24 * merge.longest,
         place + 8 * (4 + merge.longest) * rows,
         place + 8 * ((4 + merge.longest) * rows + merge.longest),
     )

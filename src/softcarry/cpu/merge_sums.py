@@ -18,6 +18,7 @@ from softcarry.cpu.memory import (
     load_integer,
     load_partial,
     load_strip,
+    prefetch,
     store,
     store_partial,
     stream,
@@ -25,6 +26,9 @@ from softcarry.cpu.memory import (
 from softcarry.cpu.simd import STRIP, lanes_above, narrowed, splat, where_equal, widened
 
 _COMPILED_ONLY = "a vector exists in compiled code only: call this from a function under numba.njit"
+
+_LINE = 64
+"""Bytes of a cache line: a processor reads so many streams at once ahead by itself, but not those of 32 partials."""
 
 _WIDE = (types.float32, types.float64)
 
@@ -70,6 +74,16 @@ def _weight(weights, i):
     return load_element(0.0, weights + 8 * i)
 
 
+@njit(forceinline=True)
+def _block(element, live, i, first):
+    """Load a block of the values of a live partial, and ask for that of the next row."""
+    size = element_size(element)
+    address, following = load_integer(live + 24 * i) + first * size, load_integer(live + 24 * i + 8)
+    for byte in range(0, block_lanes(element) * size, _LINE):
+        prefetch(address + following + byte)
+    return summand(element, load_block(element, address))
+
+
 @njit
 def _write_strips(element, live, weights, count, target, step, first, last, divisor, buffer):
     """Write the values ``first`` to ``last`` of a row, in strips, whatever they are and lie."""
@@ -78,7 +92,7 @@ def _write_strips(element, live, weights, count, target, step, first, last, divi
         held = min(STRIP, last - j)
         total = splat(summand(element, like), -0.0)
         for i in range(count):
-            address, stride = load_integer(live + 16 * i), load_integer(live + 16 * i + 8)
+            address, stride = load_integer(live + 24 * i), load_integer(live + 24 * i + 16)
             if stride == size:
                 address += j * size
             else:
@@ -106,9 +120,7 @@ def _write_strips(element, live, weights, count, target, step, first, last, divi
 
 
 @njit
-def write_row(
-    element, live, weights, count, contiguous, target, step, dv, total, streaming, buffer
-):
+def write_row(element, live, weights, count, contiguous, target, step, dv, total, streaming, buffer):
     """Write a row: Σ weight·value over its live partials, at least one, divided by ``total``.
 
     Parameters
@@ -116,7 +128,8 @@ def write_row(
     element : scalar
         Stands for the element type of the values.
     live : int
-        Address of the address and stride of the values of each live partial.
+        Address of three integers for each live partial: address of its values, how much further on those of the
+        next row are, and their stride.
     weights : int
         Address of their weights, float64.
     count : int
@@ -138,10 +151,10 @@ def write_row(
     done = 0
     if contiguous:
         while done + lanes <= dv:
-            x = summand(element, load_block(element, load_integer(live) + done * size))
+            x = _block(element, live, 0, done)
             sums = x * splat(x, _weight(weights, 0))
             for i in range(1, count):
-                x = summand(element, load_block(element, load_integer(live + 16 * i) + done * size))
+                x = _block(element, live, i, done)
                 sums = sums + x * splat(x, _weight(weights, i))
             if lanes_above(sums - sums, splat(sums, 0.0)):
                 until = done + lanes

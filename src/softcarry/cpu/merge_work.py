@@ -18,12 +18,15 @@ _RUN = 64
 """Rows of a run, the most."""
 _WEIGHTS = 2**16
 """Weights of a run beyond which it has fewer rows: they are read twice, the second time from a cache."""
-_UNIT = 2**18
+_UNIT = 2**20
 """Bytes that a unit of work reads, about."""
 _SHARE = 2**18
 """Bytes that are worth a thread: waking one takes as long as reading them."""
 _STREAMED = 2**24
 """Bytes of a result that is written past the caches: it is larger than what they would keep."""
+
+_LINE = 64
+"""Bytes of a cache line."""
 
 
 class Strided(NamedTuple):
@@ -49,21 +52,49 @@ class Part(NamedTuple):
     l: Strided | None = None
 
 
-def strided(array: Any, *, stacked: bool, values: bool) -> Strided:
-    """Describe a NumPy array or torch CPU tensor, (n, ..., dv) if stacked and of values, else fewer axes."""
+def strided(array: Any, *, stacked: bool = False, values: bool = False) -> Strided:
+    """Describe a NumPy array or torch CPU tensor; stacked ones have a leading axis, those of values a last."""
     if isinstance(array, np.ndarray):
         address, strides = array.__array_interface__["data"][0], array.strides
     else:
         size = array.element_size()
         address, strides = array.data_ptr(), tuple(size * stride for stride in array.stride())
-    last = len(strides) - 1 if values else len(strides)
-    return Strided(
-        address,
-        strides[int(stacked) : last],
-        strides[0] if stacked else 0,
-        # One value has no neighbour, whatever the stride says.
-        (strides[-1] if array.shape[-1] > 1 else array.itemsize) if values else 0,
-    )
+    last = len(strides) - values
+    # One value has no neighbour, whatever the stride says.
+    between = 0 if not values else strides[-1] if array.shape[-1] > 1 else array.itemsize
+    return Strided(address, strides[int(stacked) : last], strides[0] if stacked else 0, between)
+
+
+def result_like(array: Any, *, groups: int | None = None, stacked: bool = False, values: bool = False) -> Any:
+    """Make an array for the merge of arrays like one, of its kind, its dtype and the order of its memory.
+
+    Parameters
+    ----------
+    array : NumPy array or torch CPU tensor
+    groups : int, optional
+        Length of a leading axis of the result.
+    stacked, values : bool
+        Whether the first axis of the array is that of partials, and the last that of values.
+    """
+    shape, strides = array.shape[int(stacked) :], strided(array, stacked=stacked, values=values).strides
+    lead = () if groups is None else (groups,)
+    order = sorted(range(len(strides)), key=lambda axis: -abs(strides[axis]))
+    made = _room(array, (*lead, *(shape[axis] for axis in order), *shape[len(strides) :]))
+    places = [len(lead) + order.index(axis) for axis in range(len(order))]
+    axes = (*range(len(lead)), *places, *range(len(lead) + len(order), len(lead) + len(shape)))
+    return made.transpose(axes) if isinstance(made, np.ndarray) else made.permute(axes)
+
+
+def _room(like: Any, shape: tuple[int, ...]) -> Any:
+    if not isinstance(like, np.ndarray):
+        # torch's own arrays begin at multiples of 64 bytes.
+        return like.new_empty(shape)
+    size = math.prod(shape) * like.itemsize
+    if size < _STREAMED:
+        return np.empty(shape, like.dtype)
+    room = np.empty(size + _LINE, np.uint8)
+    first = -room.__array_interface__["data"][0] % _LINE
+    return room[first : first + size].view(like.dtype).reshape(shape)
 
 
 def merge_parts(
@@ -108,6 +139,8 @@ def merge_parts(
     partials = int(indptr[-1])
     run_rows = STRIP * max(1, min(_RUN, inner + STRIP - 1, _WEIGHTS // max(1, longest)) // STRIP)
     row_bytes = max(1, partials * dv * SIZES[element] // groups)
+    threads = max(1, min(get_num_threads(), rows * groups * row_bytes // _SHARE))
+    runs = groups * (rows // inner) * -(-inner // run_rows)
     merge = Merge(
         table=table.ctypes.data,
         arrays=len(parts),
@@ -120,22 +153,21 @@ def merge_parts(
         longest=longest,
         dv=dv,
         run=run_rows,
-        unit=max(1, _UNIT // (row_bytes * min(run_rows, inner))),
+        unit=max(1, min(_UNIT // (row_bytes * min(run_rows, inner)), runs // (4 * threads))),
         normalised=normalised,
         binary=base == "2",
         streaming=_streaming(result, parts, element, dv * SIZES[element], groups * rows),
     )
-    threads = min(get_num_threads(), merge.units, max(1, rows * groups * row_bytes // _SHARE))
     counter = np.zeros(1, np.int64)
     scalars = ELEMENTS[element], ELEMENTS[state]
-    arguments = (*scalars, merge, merge.runs, merge.units, counter)
+    arguments = (*scalars, merge, runs, -(-runs // merge.unit), counter)
     ready(merge_rows, (element, state), arguments)
 
     def work() -> None:
         merge_rows(*arguments)
 
     # A call that comes late looks at the counter only, which it keeps alive.
-    run(work, threads)
+    run(work, min(threads, runs))
 
 
 def _table(
@@ -171,4 +203,4 @@ def _streaming(result: Part, parts: Sequence[Part], element: str, row_bytes: int
     o = result.o
     if o is None or row_bytes * rows < _STREAMED or o.values != SIZES[element] or o == parts[0].o:
         return False
-    return not any(number % 64 for number in (o.address, o.step, *o.strides))
+    return not any(number % _LINE for number in (o.address, o.step, *o.strides))

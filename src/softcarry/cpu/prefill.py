@@ -23,9 +23,9 @@ from softcarry.cpu.attention_layout import (
     query_address,
     sequence_of,
 )
-from softcarry.cpu.attention_tasks import load_task, task_of
 from softcarry.cpu.attention_packing import pack_keys, pack_queries, pack_values
 from softcarry.cpu.attention_results import write_row
+from softcarry.cpu.attention_tasks import load_task, task_of
 from softcarry.cpu.memory import (
     block_lanes,
     claim,
@@ -39,6 +39,7 @@ from softcarry.cpu.memory import (
 )
 from softcarry.cpu.product import add_product, panel_columns, store_product
 from softcarry.cpu.score_panel import (
+    Block,
     absorb_scores,
     add_bias,
     cap_scores,
@@ -151,33 +152,36 @@ def _absorb_panel(
     masked,
     options,
     work,
-    panel,
+    number,
 ):
     """Absorb the keys from first + begin to before first + end into the carries of a panel of queries."""
     size, lanes = element_size(like), block_lanes(like)
-    stride, row = lanes * size, panel * lanes
-    d, width = problem.d, work.width
+    stride, row = lanes * size, number * lanes
+    d, width, panel = problem.d, work.width, Block(like)
     scores = work.scores + begin * stride
-    q = work.q + panel * d * stride
+    q = work.q + number * d * stride
     for column in range(0, lanes, panel_columns(like)):
         place = column * size
         store_product(like, k, k_row, k_step, q + place, stride, scores + place, stride, end - begin, d)
     if options.softcap != 0:
-        cap_scores(like, work.scores, begin, end, options.softcap)
+        cap_scores(panel, work.scores, begin, end, options.softcap)
     if problem.bias.address != 0:
-        add_bias(like, problem, sequence, head, query, rows, first, work.scores, begin, end)
+        add_bias(panel, problem, sequence, head, query, rows, first, work.scores, begin, end)
     if problem.slopes != 0:
-        subtract_distances(like, problem, sequence, head, query, first, work.scores, begin, end)
+        subtract_distances(panel, problem, sequence, head, query, first, work.scores, begin, end)
     if masked:
-        hide_by_mask(like, problem, sequence, head, query, rows, first, work.scores, begin, end)
+        hide_by_mask(panel, problem, sequence, head, query, rows, first, work.scores, begin, end)
     last_row = query + rows - 1
-    if first_key(problem, sequence, last_row) > first + begin or last_key(problem, sequence, query) < first + end:
-        hide_by_position(like, problem, sequence, query, first, work.scores, begin, end)
+    if (
+        first_key(problem, sequence, last_row) > first + begin
+        or last_key(problem, sequence, query) < first + end
+    ):
+        hide_by_position(panel, problem, sequence, query, first, work.scores, begin, end)
     if not finite:
         _copy_panel(like, work.scores, work.hidden, begin, end)
     factors = work.factors + row * size
     absorb_scores(
-        like, work.scores, begin, end, work.m + row * size, work.l + row * size, factors, options.threshold
+        panel, work.scores, begin, end, work.m + row * size, work.l + row * size, factors, options.threshold
     )
     o = work.o + row * width * size
     if not finite:
@@ -306,9 +310,7 @@ def attend_queries(element, like, problem, options, results, parts, tasks, units
         held = min(rows, sequence.query_count - query)
         first = piece * task.piece_keys
         last = min(sequence.key_count, first + task.piece_keys)
-        summarise_queries(
-            element, like, problem, sequence, head, query, held, first, last, options, work
-        )
+        summarise_queries(element, like, problem, sequence, head, query, held, first, last, options, work)
         for row in range(held):
             if task.pieces > 1:
                 number = head * sequence.query_count + query + row

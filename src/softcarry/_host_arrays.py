@@ -1,0 +1,206 @@
+"""NumPy arrays and torch CPU tensors as compiled code sees them: an address, a shape and strides in bytes."""
+
+import sys
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from softcarry._arrays import Array, array_namespace, dtype_name
+from softcarry.errors import DTypeError, OptionError, ShapeError
+
+NUMPY_DTYPES = {
+    "float64": np.dtype(np.float64),
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+"""NumPy's dtype of each element type."""
+
+SIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
+"""Bytes of each element type."""
+
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+
+class HostArray(NamedTuple):
+    """An array in the memory of the CPU."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes, of any sign or 0."""
+    element: str
+    """The name of its dtype."""
+    library: str
+    """NumPy's or torch's name."""
+
+
+def is_tensor(array: Any) -> bool:
+    """Whether an object is a torch tensor; torch is not imported to find out."""
+    return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
+
+
+def host_array(what: str, array: Array) -> HostArray:
+    """Describe an array of any dtype without reading it.
+
+    Raises
+    ------
+    DTypeError
+        If it is no NumPy array in native byte order, and no strided torch tensor on the CPU that records no
+        gradients.
+    """
+    if isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray | np.matrix):
+        if not array.dtype.isnative:
+            msg = f"{what} must be in native byte order, got {array.dtype.str}: convert it by astype"
+            raise DTypeError(msg)
+        name = _NAMES.get(array.dtype) or array.dtype.name
+        address = array.__array_interface__["data"][0]
+        return HostArray(address, array.shape, array.strides, name, "numpy")
+    if is_tensor(array):
+        return _host_tensor(what, array)
+    array_namespace(array)
+    library = type(array).__module__.partition(".")[0]
+    msg = f"{what} must be a NumPy array or torch CPU tensor, got one of {library}: use numpy.asarray"
+    raise DTypeError(msg)
+
+
+def _host_tensor(what: str, tensor: Any) -> HostArray:
+    torch = sys.modules["torch"]
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        strided = tensor.layout is torch.strided
+        where = f"on device {tensor.device}" if strided else f"with layout {tensor.layout}"
+        msg = f"{what} must be a strided torch tensor on the CPU, got one {where}: convert it first"
+        raise DTypeError(msg)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        msg = f"{what} must not record gradients: call {what}.detach(), or use torch.no_grad()"
+        raise DTypeError(msg)
+    if tensor.is_neg() or tensor.is_conj():
+        msg = f"{what} must not be a lazily negated or conjugated view: call resolve_neg() or resolve_conj()"
+        raise DTypeError(msg)
+    size = tensor.element_size()
+    strides = tuple(size * stride for stride in tensor.stride())
+    return HostArray(tensor.data_ptr(), tuple(tensor.shape), strides, dtype_name(tensor.dtype), "torch")
+
+
+def integers(what: str, array: Any) -> NDArray[np.int64]:
+    """Return integers, of a NumPy array, torch CPU tensor or nested list, as a contiguous int64 array.
+
+    Raises
+    ------
+    DTypeError
+        If they are no integers.
+    """
+    if is_tensor(array):
+        name = host_array(what, array).element
+        # NumPy has no dtype for some of torch's.
+        array = array.numpy() if "int" in name else np.empty(0)
+    else:
+        array = np.asarray(array, np.int64 if isinstance(array, list | tuple) and not len(array) else None)
+        name = array.dtype.name
+    if array.dtype.kind not in "iu":
+        msg = f"{what} must hold integers, got {name}: convert it, for example to int64"
+        raise DTypeError(msg)
+    return np.ascontiguousarray(array, np.int64)
+
+
+def real_numbers(what: str, array: Any, dtype: np.dtype) -> NDArray[Any]:
+    """Return floating-point numbers, of a NumPy array, torch CPU tensor or nested list, in a dtype of NumPy.
+
+    Raises
+    ------
+    DTypeError
+        If they are no real floating-point numbers of at most 64 bits.
+    """
+    if is_tensor(array):
+        name = host_array(what, array).element
+        array = array.to(sys.modules["torch"].float64).numpy() if name in SIZES else array
+    else:
+        array = np.asarray(array)
+        name = _NAMES.get(array.dtype) or array.dtype.name
+    if name not in SIZES:
+        msg = f"{what} must hold real floating-point numbers, got {name}: convert it, for example to float32"
+        raise DTypeError(msg)
+    return np.ascontiguousarray(array, dtype)
+
+
+def empty_like(array: Array, shape: tuple[int, ...], element: str) -> Array:
+    """Return a new contiguous array of the library of another, with undefined contents."""
+    if is_tensor(array):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, element))
+    return np.empty(shape, NUMPY_DTYPES[element])
+
+
+# Candidate solutions that are looked at before two arrays are taken to overlap.
+_WORK: Any = 10**5
+
+
+class _Memory:
+    """What `numpy.asarray` needs to see memory that another library holds."""
+
+    def __init__(self, array: HostArray) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": array.shape,
+            "typestr": f"|V{SIZES.get(array.element, 1)}",
+            "data": (array.address, True),
+            "strides": array.strides,
+        }
+
+
+def share_memory(a: HostArray, b: HostArray) -> bool:
+    """Whether two arrays have a byte in common; if that is too hard to tell, they have."""
+    try:
+        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), max_work=_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def require_writable_output(
+    out: Array, shape: tuple[int, ...], element: str, library: str, inputs: dict[str, HostArray]
+) -> HostArray:
+    """Describe an array that results are written to.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        If its shape, dtype or library is not that of the result.
+    OptionError
+        If it can't be written, or shares memory with itself or an input.
+    """
+    target = host_array("out", out)
+    if target.library != library or target.element != element:
+        expected = f"{element} of {library}"
+        msg = f"out must hold {expected}, as q does, got {target.element} of {target.library}"
+        raise DTypeError(msg)
+    if target.shape != shape:
+        msg = f"out must have shape {shape}, got {target.shape}"
+        raise ShapeError(msg)
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        msg = "out must be writable, got a read-only array: pass a copy"
+        raise OptionError(msg)
+    if _overlaps_itself(target):
+        msg = f"out must have a place for each element, got strides {target.strides} bytes: pass a copy"
+        raise OptionError(msg)
+    for name, array in inputs.items():
+        if share_memory(target, array):
+            msg = f"out must not overlap {name}: pass an array of its own"
+            raise OptionError(msg)
+    return target
+
+
+def _overlaps_itself(array: HostArray) -> bool:
+    """Whether two elements may share a byte; strided views of plain arrays never do."""
+    reach = SIZES[array.element]
+    if 0 in array.shape:
+        return False
+    axes = sorted(
+        (abs(stride), length) for length, stride in zip(array.shape, array.strides, strict=True) if length > 1
+    )
+    for stride, length in axes:
+        if stride < reach:
+            return True
+        reach += stride * (length - 1)
+    return False
