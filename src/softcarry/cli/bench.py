@@ -25,7 +25,7 @@ _BUSY = 0.1
 
 
 def bench(
-    suite: Literal["rows", "sums", "emulated"],
+    suite: Literal["rows", "merge", "sums", "emulated"],
     /,
     *,
     only: Annotated[list[str] | None, Parameter(consume_multiple=1)] = None,
@@ -44,8 +44,9 @@ def bench(
     Parameters
     ----------
     suite
-        rows: reductions over rows, beside torch and SciPy. sums, emulated:
-        emulated additions a second, of running sums and of kernels.
+        rows: reductions over rows, beside torch and SciPy. merge: merges of
+        partial outputs, beside torch. sums, emulated: emulated additions a
+        second, of running sums and of kernels.
     only
         Cases or groups, by the names in the table, also as GROUP/NAME.
     quick
@@ -66,14 +67,14 @@ def bench(
     from softcarry.benchmarks._machine import OthersAtWork, describe_machine
 
     others = OthersAtWork()
-    if suite == "rows":
-        number, measured, memory = _measure_rows(only, threads, quick=quick)
+    if suite in ("rows", "merge"):
+        number, measured, memory = _measure_cases(suite, only, threads, quick=quick)
         missed = any(item.met is False for item in (*measured, *memory))
         results = {
             "cases": [item.to_dict() for item in measured],
             "memory": [item.to_dict() for item in memory],
         }
-        show = partial(_show_rows, measured, memory)
+        show = partial(_show_measured, measured, memory)
     else:
         number, rates = _measure_rates(suite, only, threads, quick=quick)
         missed = False
@@ -94,15 +95,20 @@ def bench(
     return FINDINGS if missed else NOTHING_FOUND
 
 
-def _measure_rows(
-    only: Sequence[str] | None, threads: int | None, *, quick: bool
+def _measure_cases(
+    suite: str, only: Sequence[str] | None, threads: int | None, *, quick: bool
 ) -> "tuple[int, list[Measured], list[MeasuredMemory]]":
-    from softcarry.benchmarks import row_memory, rows
     from softcarry.benchmarks._bandwidth import Reader
     from softcarry.benchmarks._cases import Case, measure, select
     from softcarry.benchmarks._machine import row_threads
 
-    chosen = select([*rows.row_cases(quick=quick), *row_memory.memory_cases()], only)
+    if suite == "rows":
+        from softcarry.benchmarks import row_memory as memories
+        from softcarry.benchmarks.rows import row_cases as list_cases
+    else:
+        from softcarry.benchmarks import merge as memories
+        from softcarry.benchmarks.merge import merge_cases as list_cases
+    chosen = select([*list_cases(quick=quick), *memories.memory_cases()], only)
     measured, memory = [], []
     with (
         row_threads(threads) as number,
@@ -113,7 +119,7 @@ def _measure_rows(
             if isinstance(case, Case):
                 measured.append(measure(case, read, judged=not quick, **(_QUICK if quick else {})))
             else:
-                memory.append(row_memory.measure_memory(case, threads=number, quick=quick))
+                memory.append(memories.measure_memory(case, threads=number, quick=quick))
             advance()
     return number, measured, memory
 
@@ -139,7 +145,7 @@ def _measure_rates(
     return number, rates
 
 
-def _show_rows(measured: "Sequence[Measured]", memory: "Sequence[MeasuredMemory]") -> None:
+def _show_measured(measured: "Sequence[Measured]", memory: "Sequence[MeasuredMemory]") -> None:
     if measured:
         _show_cases(measured)
     if memory:
@@ -195,7 +201,7 @@ def _cells(item: "Measured") -> tuple[str, ...]:
 def _show_memory(memory: "Sequence[MeasuredMemory]") -> None:
     lines = _table(
         *("case", "of", "result\nKiB", "beyond\nKiB", "target", "met"),
-        title="memory: peak of a call on long rows",
+        title="memory: peak of a call",
         left=("case", "of", "met"),
     )
     for item in memory:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from softcarry.cpu.memory import load_element, load_integer
+from softcarry.cpu.memory import element_size, load_byte, load_element, load_integer
 
 UNLIMITED = 2**40
 """How far a window reaches on a side where it has no limit."""
@@ -170,6 +170,14 @@ def in_one_piece(problem, first, last):
 
 
 @njit(forceinline=True)
+def end_of_run(problem, first, last):
+    """Return before which of the keys from ``first`` to before ``last`` they stop lying one stride apart."""
+    if problem.page == 0:
+        return last
+    return min(last, (first // problem.page + 1) * problem.page)
+
+
+@njit(forceinline=True)
 def mask_address(problem, sequence, head, query, key):
     """Return where the mask of a pair lies."""
     pairs = problem.mask
@@ -181,6 +189,34 @@ def bias_address(problem, sequence, head, query, key):
     """Return where the bias of a pair lies."""
     pairs = problem.bias
     return pairs.address + sequence.bias + head * pairs.head + query * pairs.query + key * pairs.key
+
+
+@njit(forceinline=True)
+def slope_address(like, problem, sequence, head):
+    """Return where the slope of a query head lies."""
+    return problem.slopes + sequence.number * problem.sequence_slopes + head * element_size(like)
+
+
+NOTHING, SOME, ALL = 0, 1, 2
+
+
+@njit
+def allowed(problem, sequence, head, query, rows, first, last):
+    """Return whether a mask allows NOTHING, SOME or ALL of the pairs of so many queries and keys."""
+    if problem.mask.address == 0:
+        return ALL
+    any_pair, every_pair = False, True
+    for row in range(rows if problem.mask.query != 0 else 1):
+        place = mask_address(problem, sequence, head, query + row, first)
+        for _ in range(first, last):
+            if load_byte(place) == 0:
+                every_pair = False
+            else:
+                any_pair = True
+            if any_pair and not every_pair:
+                return SOME
+            place += problem.mask.key
+    return ALL if every_pair else NOTHING
 
 
 @njit

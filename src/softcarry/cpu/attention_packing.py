@@ -82,6 +82,17 @@ def pack_keys(element, like, problem, sequence, head, first, last, target):
 
 
 @njit
+def pack_value_rows(element, like, problem, sequence, head, first, last, row, target):
+    """Write values one below the other, ``row`` bytes apart, with zeros to the end of their last block."""
+    size, lanes, dv = element_size(like), block_lanes(element), problem.dv
+    for j in range(last - first):
+        place = target + j * row
+        store(like, place + (dv - 1) // lanes * lanes * size, filled_block(element, 0.0))
+        source = value_address(problem, sequence, head, first + j)
+        _pack_vector(element, like, source, problem.v.step, dv, place)
+
+
+@njit
 def pack_values(element, like, problem, sequence, head, first, last, panel, target):
     """Write values in panels of columns, each (panel, lanes), and return whether all are finite."""
     size, lanes, dv = element_size(like), block_lanes(element), problem.dv

@@ -7,6 +7,7 @@ import numpy as np
 from numba import njit
 
 from softcarry.cpu.attention_layout import Heads
+from softcarry.cpu.equal_values import write_common_value
 from softcarry.cpu.memory import (
     block_lanes,
     element_size,
@@ -65,10 +66,11 @@ def _write_vector(like, element, source, count, target, step):
 
 
 @njit
-def write_row(element, like, problem, sequence, head, query, m, l, o, results):
+def write_row(element, like, problem, sequence, head, query, m, l, o, results, run):
     """Merge a query row's sink into its carry, and write the carry and its output.
 
-    o is the address of so many whole blocks as dv needs, which are overwritten.
+    o is the address of so many whole blocks as dv needs, which are overwritten; ``run`` is for
+    `write_common_value`.
     """
     size, lanes, dv = element_size(like), block_lanes(like), problem.dv
     no_keys = m == -np.inf and l == l
@@ -99,9 +101,22 @@ def write_row(element, like, problem, sequence, head, query, m, l, o, results):
             for column in range(0, dv, lanes):
                 place = o + column * size
                 store(like, place, load_block(like, place) / filled_block(like, l))
+            if element_size(element) == size and results.sinks == 0:
+                write_common_value(element, like, problem, sequence, head, query, o, run)
         places = results.output
         target = places.address + sequence.output + head * places.head + query * places.token
         _write_vector(like, element, o, dv, target, places.step)
+
+
+@njit
+def store_part(like, parts, place, m, l, o):
+    """Keep the carry of a piece of a row; o is the address of ``parts.width`` numbers."""
+    size = element_size(like)
+    store_element(like, parts.m + place * size, m)
+    store_element(like, parts.l + place * size, l)
+    for column in range(0, parts.width, block_lanes(like)):
+        numbers = load_block(like, o + column * size)
+        store(like, parts.o + (place * parts.width + column) * size, numbers)
 
 
 @njit

@@ -7,7 +7,7 @@ from numba import njit
 
 from softcarry.cpu.attention_layout import sequence_of
 from softcarry.cpu.attention_results import merge_parts, write_row
-from softcarry.cpu.memory import claim, element_size, load_integer
+from softcarry.cpu.memory import claim, element_size, keep, load_integer
 
 
 class Task(NamedTuple):
@@ -59,6 +59,7 @@ def finish_rows(element, like, problem, results, parts, tasks, rows, counter):
     """Claim rows that come in pieces until none is left, merge their pieces, and write them."""
     memory = np.empty((parts.width + 16) * element_size(like), np.uint8)
     o = (memory.ctypes.data + 63) // 64 * 64
+    run, of_run = np.zeros(2, np.int64), (-1, -1)
     number = 0
     row = claim(counter)
     while row < rows:
@@ -69,5 +70,10 @@ def finish_rows(element, like, problem, results, parts, tasks, rows, counter):
         within = row - task.first_row
         m, l = merge_parts(like, parts, task.first_part + within * task.pieces, task.pieces, o)
         head, query = within // sequence.query_count, within % sequence.query_count
-        write_row(element, like, problem, sequence, head, query, m, l, o, results)
+        values = (task.sequence, head // problem.group)
+        if values != of_run:
+            run[:] = 0
+            of_run = values
+        write_row(element, like, problem, sequence, head, query, m, l, o, results, run.ctypes.data)
         row = claim(counter)
+    keep(memory)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 
 from softcarry.cpu.simd import BLOCK, STRIP, Vector, broadcast, constant, intrinsic
@@ -26,7 +27,7 @@ _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 
 
-class _Element(NamedTuple):
+class Element(NamedTuple):
     """An element type in memory: its LLVM type, the type that it is computed in, and its bytes."""
 
     memory: Any
@@ -34,11 +35,11 @@ class _Element(NamedTuple):
     size: int
 
 
-_BY_TYPE = {
-    types.float32: _Element(ir.FloatType(), types.float32, 4),
-    types.float64: _Element(ir.DoubleType(), types.float64, 8),
-    types.uint16: _Element(ir.IntType(16), types.float32, 2),
-    types.int16: _Element(ir.HalfType(), types.float32, 2),
+BY_TYPE = {
+    types.float32: Element(ir.FloatType(), types.float32, 4),
+    types.float64: Element(ir.DoubleType(), types.float64, 8),
+    types.uint16: Element(ir.IntType(16), types.float32, 2),
+    types.int16: Element(ir.HalfType(), types.float32, 2),
 }
 
 
@@ -46,7 +47,7 @@ def _pointer(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, kind.as_pointer())
 
 
-def _widen(builder: Any, raw: Any, element: Any) -> Any:
+def widen(builder: Any, raw: Any, element: Any) -> Any:
     """Convert what was loaded, a vector or a single element, to the working type; exact."""
     if element == types.uint16:
         wide = _like(raw.type, _INT32)
@@ -82,13 +83,13 @@ def _like(shape: Any, scalar: Any) -> Any:
 def _loader(lanes_of: Callable[[types.Float], int]) -> Any:
     @intrinsic
     def load(typingctx, element, address):
-        what = _BY_TYPE[element]
+        what = BY_TYPE[element]
         vector = Vector(what.working, lanes_of(what.working))
 
         def generate(context, builder, signature, arguments):
             kind = ir.VectorType(what.memory, vector.lanes)
             raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
-            return _widen(builder, raw, element)
+            return widen(builder, raw, element)
 
         return vector(element, types.intp), generate
 
@@ -164,11 +165,11 @@ def load_byte(typingctx, address):
 @intrinsic
 def load_element(typingctx, element, address):
     """Load one element, converted to the working type."""
-    what = _BY_TYPE[element]
+    what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
         raw = builder.load(_pointer(builder, arguments[1], what.memory), align=1)
-        return _widen(builder, raw, element)
+        return widen(builder, raw, element)
 
     return what.working(element, types.intp), generate
 
@@ -187,7 +188,7 @@ def store_integer(typingctx, address, number):
 @intrinsic
 def store_element(typingctx, element, address, number):
     """Round one number of the working type to the element type and store it."""
-    what = _BY_TYPE[element]
+    what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
         raw = _narrow(builder, arguments[2], element)
@@ -200,7 +201,7 @@ def store_element(typingctx, element, address, number):
 @intrinsic
 def copy_element(typingctx, element, source, destination):
     """Copy one element, bit for bit."""
-    kind = ir.IntType(8 * _BY_TYPE[element].size)
+    kind = ir.IntType(8 * BY_TYPE[element].size)
 
     def generate(context, builder, signature, arguments):
         raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
@@ -213,7 +214,7 @@ def copy_element(typingctx, element, source, destination):
 @intrinsic
 def load_partial(typingctx, element, address, count):
     """Load the first ``count`` lanes of a strip, 0 < count < 8; −inf for the others. Reads nothing beyond."""
-    what = _BY_TYPE[element]
+    what = BY_TYPE[element]
     vector = Vector(what.working, STRIP)
 
     def generate(context, builder, signature, arguments):
@@ -223,7 +224,7 @@ def load_partial(typingctx, element, address, count):
         leaving = []
         for lane in range(STRIP - 1):
             place = builder.add(address, ir.Constant(_INT64, lane * what.size))
-            number = _widen(builder, builder.load(_pointer(builder, place, what.memory), align=1), element)
+            number = widen(builder, builder.load(_pointer(builder, place, what.memory), align=1), element)
             lanes = builder.insert_element(lanes, number, ir.Constant(_INT32, lane))
             leaving.append((lanes, builder.block))
             if lane < STRIP - 2:
@@ -245,7 +246,7 @@ def load_partial(typingctx, element, address, count):
 @intrinsic
 def store_partial(typingctx, element, address, vector, count):
     """Round and store the first ``count`` lanes of a strip, 0 < count < 8; writes nothing beyond."""
-    what = _BY_TYPE[element]
+    what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
         _, address, vector, count = arguments
@@ -271,7 +272,7 @@ def store_partial(typingctx, element, address, vector, count):
 @intrinsic
 def transpose(typingctx, element, source, stride, out_element, target, out_stride):
     """Copy an 8 × 8 matrix to its transpose; the rows of both are contiguous, their strides in bytes."""
-    what = _BY_TYPE[element]
+    what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
         _, source, stride, _, target, out_stride = arguments
@@ -279,7 +280,7 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
         rows = []
         for r in range(STRIP):
             place = builder.add(source, builder.mul(stride, ir.Constant(_INT64, r)))
-            rows.append(_widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
+            rows.append(widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
         # Pairs of numbers, then pairs of pairs within 4 lanes, one instruction of AVX each, and then
         # the halves.
         pairs = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
@@ -305,21 +306,21 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
 @intrinsic
 def element_size(typingctx, element):
     """Bytes of an element in memory, as a constant."""
-    size = _BY_TYPE[element].size
+    size = BY_TYPE[element].size
     return types.intp(element), lambda context, builder, sig, args: ir.Constant(_INT64, size)
 
 
 @intrinsic
 def block_lanes(typingctx, element):
     """Lanes of a block of an element's working type, as a constant."""
-    lanes = BLOCK[_BY_TYPE[element].working]
+    lanes = BLOCK[BY_TYPE[element].working]
     return types.intp(element), lambda context, builder, sig, args: ir.Constant(_INT64, lanes)
 
 
 def _broadcaster(lanes_of: Callable[[types.Float], int]) -> Any:
     @intrinsic
     def filled(typingctx, element, number):
-        working = _BY_TYPE[element].working
+        working = BY_TYPE[element].working
         vector = Vector(working, lanes_of(working))
 
         def generate(context, builder, signature, arguments):
@@ -345,6 +346,12 @@ def claim(typingctx, counter):
         return builder.atomic_rmw("add", place, ir.Constant(_INT64, 1), "seq_cst")
 
     return types.intp(types.intp), generate
+
+
+@njit
+def keep(array):
+    """Keep an array until here: Numba gives its memory back after the last use of its name."""
+    return array.size
 
 
 @intrinsic

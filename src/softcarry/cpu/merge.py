@@ -1,13 +1,13 @@
 """Merging partials of rows: every partial is read once, every result written once.
 
-A *run* is a stretch of neighbouring rows. Its maxima and weights are found eight rows abreast; then each row is
-written, a block of values at a time, as the sum of weight times value over the partials that are not empty. An
-empty partial's values are not read at all, so nothing that they may hold reaches a result, and the sum of a row
-is the same wherever its empty partials stand.
+A *run* is a stretch of neighbouring rows. Its maxima and weights are found eight rows abreast; then each row
+is written, a block of values at a time, as the sum of weight times value over the partials that are not
+empty. The values of an empty partial are not read at all, so nothing that they may hold reaches a result, and
+the sum of a row is the same wherever its empty partials stand.
 
-Weights are float64. float32 values are summed in float64 and rounded once, which costs nothing in a kernel that
-waits for memory; the two 16-bit types are summed in float32. Products and sums are rounded each by itself: a
-fused product would make the sum of two partials depend on their order.
+Weights are float64. float32 values are summed in float64 and rounded once, which costs nothing in a kernel
+that waits for memory; the two 16-bit types are summed in float32. Products and sums are rounded each by
+itself: a fused product would make the sum of two partials depend on their order.
 """
 
 from typing import NamedTuple
@@ -49,9 +49,9 @@ class Merge(NamedTuple):
 
     Rows are those of the innermost axis, ``inner`` of them, at ``places`` places of the outer axes. A table
     has an entry for each array of partials, or one for all that are stacked, and a last one for the result;
-    an entry has a field for each of o, m (or lse), l and the mask of rows: address, stride between partials (or
-    groups, for the result), between values, between rows, and along the outer axes, all in bytes. Address 0 is
-    for a field that is not there.
+    an entry has a field for each of o, m (or lse), l and the mask of rows: address, stride between partials
+    (or groups, for the result), between values, between rows, and along the outer axes, all in bytes. Address
+    0 is for a field that is not there.
     """
 
     table: int
@@ -93,9 +93,9 @@ class _Scratch(NamedTuple):
     l: int
     other_l: int
     o: int
-    """For each partial: address of its values in the first row of the run, strides between rows and values."""
+    """For each partial: address of its values in the first row of the run, strides of rows and of values."""
     live: int
-    """For each partial of a row that is not empty: address of its values, strides between rows and values."""
+    """For each partial of a row that is not empty: address of its values, strides of rows and of values."""
     live_weights: int
     buffer: int
     """Room for eight values."""
@@ -190,9 +190,10 @@ def _weights_of(merge, scratch, partial, row):
 
 
 @njit(forceinline=True)
-def _live_partials(merge, scratch, partials, row, size):
+def _live_partials(merge, scratch, partials, row, total, size):
     """List the partials of a row that are not empty; return how many there are, and if all are contiguous."""
     double = np.float64(0.0)
+    factor = 1.0 / total if merge.normalised and total > 0.0 else 1.0
     live, contiguous = 0, True
     for p in range(partials):
         weight = load_element(double, scratch.weights + 8 * (p * merge.run + row))
@@ -203,7 +204,7 @@ def _live_partials(merge, scratch, partials, row, size):
             store_integer(listed, load_integer(o) + row * stride)
             store_integer(listed + 8, stride)
             store_integer(listed + 16, values)
-            store_element(double, scratch.live_weights + 8 * live, weight)
+            store_element(double, scratch.live_weights + 8 * live, weight * factor)
             contiguous = contiguous and values == size
             live += 1
     return live, contiguous
@@ -267,8 +268,8 @@ def _merge_run(element, state, merge, run, scratch):
         if mask_place and not load_byte(mask_place + r * mask_stride):
             continue
         target = o_place + r * o_stride
-        live, contiguous = _live_partials(merge, scratch, last - first, r, size)
         total = load_element(double, scratch.sums + 8 * r)
+        live, contiguous = _live_partials(merge, scratch, last - first, r, total, size)
         row_m, row_l = load_element(double, scratch.lse + 8 * r), load_element(double, scratch.l + 8 * r)
         if total != total:
             if row_m != np.inf or _has_nan(merge, state, first, last, place, row + r):
@@ -288,7 +289,6 @@ def _merge_run(element, state, merge, run, scratch):
                 target,
                 step,
                 merge.dv,
-                total if merge.normalised else 1.0,
                 merge.streaming,
                 scratch.buffer,
             )

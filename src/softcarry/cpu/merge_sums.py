@@ -1,7 +1,7 @@
 """One row of a merge: Σ weight·value over its live partials, a block of values at a time.
 
-A live infinity counts however small its weight is, since inf·0 would be a NaN that only some orders meet: where
-a sum is not finite, it is taken again with the infinities and NaN apart.
+A live infinity counts however small its weight is, since inf·0 would be a NaN that only some orders meet:
+where a sum is not finite, it is taken again with the infinities and NaN apart.
 """
 
 from numba import njit, types
@@ -28,7 +28,7 @@ from softcarry.cpu.simd import STRIP, lanes_above, narrowed, splat, where_equal,
 _COMPILED_ONLY = "a vector exists in compiled code only: call this from a function under numba.njit"
 
 _LINE = 64
-"""Bytes of a cache line: a processor reads so many streams at once ahead by itself, but not those of 32 partials."""
+"""Bytes of a cache line. A processor reads ahead of some streams by itself, but not of 32 partials."""
 
 _WIDE = (types.float32, types.float64)
 
@@ -38,35 +38,11 @@ def summand(element, x):
     raise TypeError(_COMPILED_ONLY)
 
 
-def divided(element, total, divisor):
-    """Return a sum over a divisor, of which `divisor_of` has made one for its element type."""
-    raise TypeError(_COMPILED_ONLY)
-
-
-def divisor_of(element, number):
-    """Return what `divided` takes: the number, or its reciprocal where the result has fewer bits."""
-    raise TypeError(_COMPILED_ONLY)
-
-
 @overload(summand, jit_options={"forceinline": True})
 def _summand(element, x):
     if element in _WIDE:
         return lambda element, x: widened(x)
     return lambda element, x: x
-
-
-@overload(divisor_of, jit_options={"forceinline": True})
-def _divisor_of(element, number):
-    if element == types.float64:
-        return lambda element, number: number
-    return lambda element, number: 1.0 / number
-
-
-@overload(divided, jit_options={"forceinline": True})
-def _divided(element, total, divisor):
-    if element == types.float64:
-        return lambda element, total, divisor: total / splat(total, divisor)
-    return lambda element, total, divisor: total * splat(total, divisor)
 
 
 @njit(forceinline=True)
@@ -85,7 +61,7 @@ def _block(element, live, i, first):
 
 
 @njit
-def _write_strips(element, live, weights, count, target, step, first, last, divisor, buffer):
+def _write_strips(element, live, weights, count, target, step, first, last, buffer):
     """Write the values ``first`` to ``last`` of a row, in strips, whatever they are and lie."""
     size, like = element_size(element), filled_strip(element, 0.0)
     for j in range(first, last, STRIP):
@@ -99,16 +75,13 @@ def _write_strips(element, live, weights, count, target, step, first, last, divi
                 for k in range(held):
                     copy_element(element, address + (j + k) * stride, buffer + k * size)
                 address = buffer
-            if held == STRIP:
-                x = load_strip(element, address)
-            else:
-                x = load_partial(element, address, held)
+            x = load_strip(element, address) if held == STRIP else load_partial(element, address, held)
             # x − x is 0, but NaN where x is not finite.
             zero, nothing = splat(x, 0.0), splat(x, -0.0)
             finite = summand(element, where_equal(x - x, zero, x, nothing))
             others = summand(element, where_equal(x - x, zero, nothing, x))
             total = total + (finite * splat(finite, _weight(weights, i)) + others)
-        result = narrowed(divided(element, total, divisor), like)
+        result = narrowed(total, like)
         if step != size:
             store(element, buffer, result)
             for k in range(held):
@@ -120,16 +93,16 @@ def _write_strips(element, live, weights, count, target, step, first, last, divi
 
 
 @njit
-def write_row(element, live, weights, count, contiguous, target, step, dv, total, streaming, buffer):
-    """Write a row: Σ weight·value over its live partials, at least one, divided by ``total``.
+def write_row(element, live, weights, count, contiguous, target, step, dv, streaming, buffer):
+    """Write a row: Σ weight·value over its live partials, at least one.
 
     Parameters
     ----------
     element : scalar
         Stands for the element type of the values.
     live : int
-        Address of three integers for each live partial: address of its values, how much further on those of the
-        next row are, and their stride.
+        Address of three integers for each live partial: address of its values, how much further on those of
+        the next row are, and their stride.
     weights : int
         Address of their weights, float64.
     count : int
@@ -140,14 +113,13 @@ def write_row(element, live, weights, count, contiguous, target, step, dv, total
         Address and stride of what is written, which may be the values of a partial.
     dv : int
         Values of the row.
-    total : float
     streaming : bool
         Whether blocks are written past the caches: their addresses are then multiples of 64.
     buffer : int
         Address of eight elements.
     """
     size, lanes = element_size(element), block_lanes(element)
-    like, divisor = filled_block(element, 0.0), divisor_of(element, total)
+    like = filled_block(element, 0.0)
     done = 0
     if contiguous:
         while done + lanes <= dv:
@@ -158,11 +130,11 @@ def write_row(element, live, weights, count, contiguous, target, step, dv, total
                 sums = sums + x * splat(x, _weight(weights, i))
             if lanes_above(sums - sums, splat(sums, 0.0)):
                 until = done + lanes
-                _write_strips(element, live, weights, count, target, step, done, until, divisor, buffer)
+                _write_strips(element, live, weights, count, target, step, done, until, buffer)
             elif streaming:
-                stream(element, target + done * size, narrowed(divided(element, sums, divisor), like))
+                stream(element, target + done * size, narrowed(sums, like))
             else:
-                store(element, target + done * size, narrowed(divided(element, sums, divisor), like))
+                store(element, target + done * size, narrowed(sums, like))
             done += lanes
     if done < dv:
-        _write_strips(element, live, weights, count, target, step, done, dv, divisor, buffer)
+        _write_strips(element, live, weights, count, target, step, done, dv, buffer)

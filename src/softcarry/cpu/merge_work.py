@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 def strided(array: Any, *, stacked: bool = False, values: bool = False) -> Strided:
-    """Describe a NumPy array or torch CPU tensor; stacked ones have a leading axis, those of values a last."""
+    """Describe a NumPy array or torch CPU tensor, with a leading axis if stacked and a last one of values."""
     if isinstance(array, np.ndarray):
         address, strides = array.__array_interface__["data"][0], array.strides
     else:

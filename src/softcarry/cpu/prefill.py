@@ -15,16 +15,22 @@ from numba import njit
 
 from softcarry.cpu.attention_layout import (
     KEY_BLOCK,
+    NOTHING,
+    SOME,
+    allowed,
+    bias_address,
     first_key,
     in_one_piece,
     key_address,
     last_key,
     mask_address,
+    position,
     query_address,
     sequence_of,
+    slope_address,
 )
 from softcarry.cpu.attention_packing import pack_keys, pack_queries, pack_values
-from softcarry.cpu.attention_results import write_row
+from softcarry.cpu.attention_results import store_part, write_row
 from softcarry.cpu.attention_tasks import load_task, task_of
 from softcarry.cpu.memory import (
     block_lanes,
@@ -32,10 +38,8 @@ from softcarry.cpu.memory import (
     element_size,
     filled_block,
     load_block,
-    load_byte,
     load_element,
     store,
-    store_element,
 )
 from softcarry.cpu.product import add_product, panel_columns, store_product
 from softcarry.cpu.score_panel import (
@@ -43,32 +47,13 @@ from softcarry.cpu.score_panel import (
     absorb_scores,
     add_bias,
     cap_scores,
+    filled_panel,
     hide_by_mask,
     hide_by_position,
+    panel_numbers,
     subtract_distances,
 )
 from softcarry.cpu.simd import fma
-
-NOTHING, SOME, ALL = 0, 1, 2
-
-
-@njit
-def allowed(problem, sequence, head, query, rows, first, last):
-    """Return whether a mask allows NOTHING, SOME or ALL of the pairs of so many queries and keys."""
-    if problem.mask.address == 0:
-        return ALL
-    any_pair, every_pair = False, True
-    for row in range(rows if problem.mask.query != 0 else 1):
-        place = mask_address(problem, sequence, head, query + row, first)
-        for _ in range(first, last):
-            if load_byte(place) == 0:
-                every_pair = False
-            else:
-                any_pair = True
-            if any_pair and not every_pair:
-                return SOME
-            place += problem.mask.key
-    return ALL if every_pair else NOTHING
 
 
 class Options(NamedTuple):
@@ -165,24 +150,30 @@ def _absorb_panel(
         store_product(like, k, k_row, k_step, q + place, stride, scores + place, stride, end - begin, d)
     if options.softcap != 0:
         cap_scores(panel, work.scores, begin, end, options.softcap)
+    here = position(problem, sequence, query) - first
     if problem.bias.address != 0:
-        add_bias(panel, problem, sequence, head, query, rows, first, work.scores, begin, end)
+        pairs = problem.bias
+        source = bias_address(problem, sequence, head, query, first)
+        add_bias(panel, pairs.element, source, pairs.key, pairs.query, 0, rows, work.scores, begin, end)
     if problem.slopes != 0:
-        subtract_distances(panel, problem, sequence, head, query, first, work.scores, begin, end)
+        slope = load_element(like, slope_address(like, problem, sequence, head))
+        slopes = filled_panel(panel, slope)
+        subtract_distances(panel, panel_numbers(panel), here, slopes, work.scores, begin, end)
     if masked:
-        hide_by_mask(panel, problem, sequence, head, query, rows, first, work.scores, begin, end)
+        pairs = problem.mask
+        source = mask_address(problem, sequence, head, query, first)
+        hide_by_mask(panel, source, pairs.key, pairs.query, 0, rows, work.scores, begin, end)
     last_row = query + rows - 1
     if (
         first_key(problem, sequence, last_row) > first + begin
         or last_key(problem, sequence, query) < first + end
     ):
-        hide_by_position(panel, problem, sequence, query, first, work.scores, begin, end)
+        left, right = problem.left, problem.right
+        hide_by_position(panel, panel_numbers(panel), here, left, right, work.scores, begin, end)
     if not finite:
         _copy_panel(like, work.scores, work.hidden, begin, end)
-    factors = work.factors + row * size
-    absorb_scores(
-        panel, work.scores, begin, end, work.m + row * size, work.l + row * size, factors, options.threshold
-    )
+    m, l, factors = work.m + row * size, work.l + row * size, work.factors + row * size
+    absorb_scores(panel, work.scores, work.scores, begin, end, m, l, factors, options.threshold)
     o = work.o + row * width * size
     if not finite:
         _add_live_terms(like, work.scores, work.hidden, begin, end, rows, work.v, o, width, factors)
@@ -277,16 +268,6 @@ def workspace(address, size, lanes, d, width, rows):
     return Workspace(q, k, v, scores, hidden, m, l, factors, o, rows, width)
 
 
-@njit(forceinline=True)
-def _store_part(like, parts, place, work, row):
-    size = element_size(like)
-    store_element(like, parts.m + place * size, load_element(like, work.m + row * size))
-    store_element(like, parts.l + place * size, load_element(like, work.l + row * size))
-    for column in range(0, parts.width, block_lanes(like)):
-        numbers = load_block(like, work.o + (row * work.width + column) * size)
-        store(like, parts.o + (place * parts.width + column) * size, numbers)
-
-
 @njit(nogil=True, cache=True)
 def attend_queries(element, like, problem, options, results, parts, tasks, units, rows, width, counter):
     """Claim units of work until none is left: a block of queries of one head, over one piece of the keys.
@@ -296,6 +277,7 @@ def attend_queries(element, like, problem, options, results, parts, tasks, units
     size, lanes = element_size(like), block_lanes(like)
     memory = np.empty(room(size, lanes, problem.d, width, rows), np.uint8)
     work = workspace(memory.ctypes.data, size, lanes, problem.d, width, rows)
+    run = np.zeros(2, np.int64)
     place = 0
     unit = claim(counter)
     while unit < units:
@@ -311,12 +293,14 @@ def attend_queries(element, like, problem, options, results, parts, tasks, units
         first = piece * task.piece_keys
         last = min(sequence.key_count, first + task.piece_keys)
         summarise_queries(element, like, problem, sequence, head, query, held, first, last, options, work)
+        run[:] = 0
         for row in range(held):
+            m, l = load_element(like, work.m + row * size), load_element(like, work.l + row * size)
+            o = work.o + row * width * size
             if task.pieces > 1:
                 number = head * sequence.query_count + query + row
-                _store_part(like, parts, task.first_part + number * task.pieces + piece, work, row)
+                store_part(like, parts, task.first_part + number * task.pieces + piece, m, l, o)
             else:
-                m, l = load_element(like, work.m + row * size), load_element(like, work.l + row * size)
-                o = work.o + row * width * size
                 write_row(element, like, problem, sequence, head, query + row, m, l, o, results)
         unit = claim(counter)
+    keep(memory)

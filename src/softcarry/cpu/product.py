@@ -28,7 +28,7 @@ def _host() -> tuple[int, int]:
     """Return the bytes of a vector register, and how many rows a tile has at most."""
     features = llvmlite.binding.get_host_cpu_features()
     if features.get("avx512f"):
-        return 64, 8
+        return 64, 12
     # Of 16 registers, 12 hold sums, 2 columns and 1 a row.
     return (32, 6) if features.get("avx") else (16, 8)
 

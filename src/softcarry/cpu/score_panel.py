@@ -10,12 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from softcarry.cpu.attention_layout import (
-    bias_address,
-    load_bias,
-    mask_address,
-    position,
-)
+from softcarry.cpu.attention_layout import load_bias
 from softcarry.cpu.exponential import exp_in_sum
 from softcarry.cpu.hyperbolic import tanh
 from softcarry.cpu.memory import element_size, load_byte, load_element, store, store_element
@@ -81,6 +76,12 @@ def filled_panel(typingctx, panel, number):
     return vector(panel, number), generate
 
 
+@njit(forceinline=True)
+def panel_numbers(panel):
+    """Return 0, 1, 2, … in the lanes of a panel."""
+    return lane_numbers(filled_panel(panel, 0.0))
+
+
 _FAR = 2**16
 """Keys: more than a block and the lanes of a vector."""
 
@@ -95,71 +96,86 @@ def cap_scores(panel, scores, begin, end, softcap):
         store(panel.working, place, cap * tanh(load_panel(panel, place) / cap))
 
 
+@njit(forceinline=True)
+def _in_lanes(panel, lane, rows, new, old):
+    """Return what is new in so many lanes from one on, and what was in the others."""
+    numbers = panel_numbers(panel)
+    from_lane = where_less(numbers, splat(numbers, float(lane)), old, new)
+    return where_less(numbers, splat(numbers, float(lane + rows)), from_lane, old)
+
+
 @njit
-def add_bias(panel, problem, sequence, head, query, rows, key, scores, begin, end):
-    """Add the bias of each pair; ``key`` is the key of row 0 of the panel."""
+def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, begin, end):
+    """Add a bias to the scores of so many rows from a lane on.
+
+    ``source`` is the address of the bias of the first of them and of the panel's key 0.
+    """
     stride = panel_lanes(panel) * element_size(panel.working)
     none = filled_panel(panel, -np.inf)
     for j in range(begin, end):
-        source = bias_address(problem, sequence, head, query, key + j)
-        place = scores + j * stride
-        if problem.bias.query == 0:
-            bias = filled_panel(panel, load_bias(problem.bias.element, source))
-            store(panel.working, place, where_equal(bias, none, none, load_panel(panel, place) + bias))
+        first, place = source + j * key_step, scores + j * stride
+        if row_step == 0:
+            bias, before = filled_panel(panel, load_bias(element, first)), load_panel(panel, place)
+            after = where_equal(bias, none, none, before + bias)
+            store(panel.working, place, _in_lanes(panel, lane, rows, after, before))
             continue
         for row in range(rows):
-            bias = load_bias(problem.bias.element, source + row * problem.bias.query)
-            number = load_element(panel.working, place + row * element_size(panel.working))
+            bias = load_bias(element, first + row * row_step)
+            at = place + (lane + row) * element_size(panel.working)
+            number = load_element(panel.working, at)
             # A masked key stays masked, whatever its score is, NaN and +inf among them.
             number = type(number)(number + bias) if bias > -np.inf or bias != bias else type(number)(-np.inf)
-            store_element(panel.working, place + row * element_size(panel.working), number)
+            store_element(panel.working, at, number)
 
 
 @njit
-def subtract_distances(panel, problem, sequence, head, query, key, scores, begin, end):
-    """Subtract ALiBi's slope times the distance from a query's position to each key."""
-    size = element_size(panel.working)
-    stride = panel_lanes(panel) * size
-    places = problem.slopes + sequence.number * problem.sequence_slopes
-    slope = filled_panel(panel, load_element(panel.working, places + head * size))
+def subtract_distances(panel, queries, here, slopes, scores, begin, end):
+    """Subtract ALiBi's slopes times the distance from the position of each row to each key.
+
+    A row stands at ``here`` plus its number in ``queries``, counted from the panel's key 0.
+    """
+    stride = panel_lanes(panel) * element_size(panel.working)
     zero = filled_panel(panel, -0.0)
-    here = lane_numbers(zero) + splat(zero, float(position(problem, sequence, query) - key))
+    places = queries + splat(zero, float(here))
     for j in range(begin, end):
-        gap = splat(zero, float(j)) - here
+        gap = splat(zero, float(j)) - places
         place = scores + j * stride
-        store(panel.working, place, load_panel(panel, place) - slope * larger(gap, zero - gap))
+        store(panel.working, place, load_panel(panel, place) - slopes * larger(gap, zero - gap))
 
 
 @njit
-def hide_by_mask(panel, problem, sequence, head, query, rows, key, scores, begin, end):
-    """Select away the scores whose pair the mask forbids."""
+def hide_by_mask(panel, source, key_step, row_step, lane, rows, scores, begin, end):
+    """Select away the scores that a mask forbids, of so many rows from a lane on.
+
+    ``source`` is the address of the mask of the first of them and of the panel's key 0.
+    """
     size = element_size(panel.working)
     stride = panel_lanes(panel) * size
     hidden = filled_panel(panel, -np.inf)
     for j in range(begin, end):
-        source = mask_address(problem, sequence, head, query, key + j)
-        place = scores + j * stride
-        if problem.mask.query == 0:
-            if load_byte(source) == 0:
-                store(panel.working, place, hidden)
+        first, place = source + j * key_step, scores + j * stride
+        if row_step == 0:
+            if load_byte(first) == 0:
+                before = load_panel(panel, place)
+                store(panel.working, place, _in_lanes(panel, lane, rows, hidden, before))
             continue
         for row in range(rows):
-            if load_byte(source + row * problem.mask.query) == 0:
-                store_element(panel.working, place + row * size, type(panel.working)(-np.inf))
+            if load_byte(first + row * row_step) == 0:
+                store_element(panel.working, place + (lane + row) * size, type(panel.working)(-np.inf))
 
 
 @njit
-def hide_by_position(panel, problem, sequence, query, key, scores, begin, end):
-    """Select away the scores of keys that a query does not see from where it stands."""
-    lanes = panel_lanes(panel)
-    stride = lanes * element_size(panel.working)
+def hide_by_position(panel, queries, here, left, right, scores, begin, end):
+    """Select away the scores of keys that a row does not see from where it stands.
+
+    A row stands at ``here`` plus its number in ``queries``, counted from the panel's key 0.
+    """
+    stride = panel_lanes(panel) * element_size(panel.working)
     none = filled_panel(panel, -np.inf)
-    # Positions count from this block's keys, and are cut to what lies beyond it on either side: they are exact
-    # however long the sequence is.
-    here = position(problem, sequence, query) - key
-    numbers = lane_numbers(none)
-    last = numbers + splat(none, float(min(max(here + problem.right, -_FAR), _FAR)))
-    first = numbers + splat(none, float(min(max(here - problem.left, -_FAR), _FAR)))
+    # Positions are cut to what lies beyond the block on either side, and so are exact however long the sequence
+    # is.
+    last = queries + splat(none, float(min(max(here + right, -_FAR), _FAR)))
+    first = queries + splat(none, float(min(max(here - left, -_FAR), _FAR)))
     for j in range(begin, end):
         place = scores + j * stride
         at = splat(none, float(j))
@@ -169,11 +185,11 @@ def hide_by_position(panel, problem, sequence, query, key, scores, begin, end):
 
 
 @njit
-def absorb_scores(panel, scores, begin, end, m, l, factors, threshold):
-    """Absorb scores into m and l, leave their terms e^(s − m), and write the factors of the running output.
+def absorb_scores(panel, scores, terms, begin, end, m, l, factors, threshold):
+    """Absorb scores into m and l, store their terms e^(s − m), and write the factors of the running output.
 
-    m, l and the factors are the addresses of a number a row of the panel. With a threshold, m moves only
-    where it would grow by more.
+    The terms may take the place of the scores. m, l and the factors are the addresses of a number a row of the
+    panel. With a threshold, m moves only where it would grow by more.
     """
     stride = panel_lanes(panel) * element_size(panel.working)
     before = load_panel(panel, m)
@@ -186,9 +202,8 @@ def absorb_scores(panel, scores, begin, end, m, l, factors, threshold):
     factor = exp_in_sum(before - shift)
     total = filled_panel(panel, -0.0)
     for j in range(begin, end):
-        place = scores + j * stride
-        term = exp_in_sum(load_panel(panel, place) - shift)
-        store(panel.working, place, term)
+        term = exp_in_sum(load_panel(panel, scores + j * stride) - shift)
+        store(panel.working, terms + j * stride, term)
         total = total + term
     store(panel.working, m, top)
     store(panel.working, factors, factor)

@@ -30,8 +30,8 @@ def merge_output_into(
 ) -> None:
     """Merge the output of attention over more keys into an output and its lse, in place.
 
-    ``output, lse = merge_outputs([output, other], [lse, other_lse])``, to the bit, without new memory. To begin
-    with nothing, let lse be −inf: the output may then hold anything.
+    ``output, lse = merge_outputs([output, other], [lse, other_lse])``, to the bit, without new memory. To
+    begin with nothing, let lse be −inf: the output may then hold anything.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ def merge_output_into(
     Raises
     ------
     DTypeError
-        If an argument is no such array, dtypes differ, the mask is not boolean, or a tensor records gradients.
+        If an argument is no such array, dtypes differ, the mask is not boolean, or a tensor records
+        gradients.
     ShapeError
         If shapes do not fit.
     OptionError
@@ -65,7 +66,8 @@ def merge_output_into(
     Notes
     -----
     The output is rounded to its dtype at every call: over many calls float16 and bfloat16 outputs lose digits
-    that a single `merge_outputs` keeps. FlashInfer calls this ``merge_state_in_place(v, s, v_other, s_other)``.
+    that a single `merge_outputs` keeps. FlashInfer calls this ``merge_state_in_place(v, s, v_other,
+    s_other)``.
 
     Examples
     --------
@@ -112,7 +114,8 @@ def _mask_of(mask: Any, like: Array, shape: tuple[int, ...]) -> Strided:
         require_plain("mask", mask)
         boolean = mask.dtype is sys.modules["torch"].bool
     else:
-        boolean = isinstance(mask, np.ndarray | np.generic) and mask.dtype == np.bool_
+        mask = np.asarray(mask)
+        boolean = mask.dtype == np.bool_
     if not boolean:
         msg = f"mask must be boolean, got {dtype_name(mask.dtype)}: compare it, for example mask != 0"
         raise DTypeError(msg)
@@ -122,4 +125,4 @@ def _mask_of(mask: Any, like: Array, shape: tuple[int, ...]) -> Strided:
             f"give it an axis of length 1 where it does not change"
         )
         raise ShapeError(msg)
-    return strided(mask.expand(shape) if is_tensor(mask) else np.broadcast_to(mask, shape))
+    return strided(np.broadcast_to(mask, shape) if isinstance(mask, np.ndarray) else mask.expand(shape))

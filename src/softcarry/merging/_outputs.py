@@ -37,8 +37,8 @@ def merge_outputs(
     Parameters
     ----------
     outputs : array (n, ..., dv), or sequence of n arrays (..., dv)
-        Normalised outputs of n ≥ 1 partials: NumPy arrays or torch CPU tensors of float64, float32, float16 or
-        bfloat16. No array is copied whatever its strides, so that (b, t, h, dv) in memory may be given as
+        Normalised outputs of n ≥ 1 partials: NumPy arrays or torch CPU tensors of float64, float32, float16
+        or bfloat16. No array is copied whatever its strides, so that (b, t, h, dv) in memory may be given as
         (b, h, t, dv); values (dv) that are not neighbours in memory are slow.
     lses : array (n, ...), or sequence of n arrays (...)
         Their log-sum-exps, float32 (float64 beside float64 outputs), with any strides. −inf makes a row of a
@@ -82,18 +82,19 @@ def merge_outputs(
     - An infinity in the output of a partial that is not empty makes that value of the result infinite, and a
       NaN, or infinities of both signs, NaN, however small its t is.
 
-    The t are computed in float64. float32 outputs are summed in float64 and rounded once, float64 ones are
-    summed in float64, the others in float32 and rounded once. To first order, with gap = m − lse in natural
-    units, u the unit roundoff of the output's dtype and w that of its sums, the output is off by at most
+    The t are computed in float64. float32 and float64 outputs are summed in float64, the others in float32,
+    left to right, and rounded once. Let u be the unit roundoff of the output's dtype, w that of its sums,
+    2^−53 or 2^−24, and gap = m − lse in natural units. To first order and beside underflow the output of n
+    partials is off by at most
 
-        u·|output| + w·Σ t·|output|·(2·gap + n + 5) / Σ t
+        u·|output| + w·Σ t·|output|·(gap + ln n + 2n + 6) / Σ t,
 
-    where outputs are float64, for which gap is rounded; where they are not, the term in gap is below a tenth of
-    w. Partials that agree are returned as they are in all dtypes but float64. Two partials can be exchanged
-    without changing a bit; nothing depends on the number of threads.
+    and the lse by its rounding and 2^−52·(n + 6 ln n + 2). Partials of one output give that output, but for
+    the last places of float64. Two partials can be exchanged without changing a bit; nothing depends on the
+    number of threads.
 
-    FlashInfer calls these ``merge_state(v_a, s_a, v_b, s_b)`` and ``merge_states(v, s)``: v (t, n, h, dv) and s
-    (t, n, h) are ``v.transpose(0, 1)``, ``s.transpose(0, 1)`` and ``base="2"`` here.
+    FlashInfer calls these ``merge_state(v_a, s_a, v_b, s_b)`` and ``merge_states(v, s)``: its v (t, n, h, dv)
+    and s (t, n, h) are ``v.transpose(0, 1)``, ``s.transpose(0, 1)`` and ``base="2"`` here.
 
     References
     ----------
@@ -111,10 +112,10 @@ def merge_outputs(
     """
     base = require_base(base)
     partials = partials_of(outputs, lses)
-    if partials.count == 0:
+    if partials.number == 0:
         msg = "merge_outputs needs at least one partial, got none along the leading axis"
         raise ShapeError(msg)
-    return _merged(partials, np.array([0, partials.count]), None, base, out)
+    return _merged(partials, np.array([0, partials.number]), None, base, out)
 
 
 def merge_outputs_ragged(
@@ -164,7 +165,7 @@ def merge_outputs_ragged(
     """
     base = require_base(base)
     partials = partials_of(outputs, lses)
-    pointer = read_indptr(indptr, partials.count)
+    pointer = read_indptr(indptr, partials.number)
     return _merged(partials, pointer, len(pointer) - 1, base, out)
 
 

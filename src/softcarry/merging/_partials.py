@@ -1,7 +1,7 @@
-"""The partials that merges take: outputs and their log-sum-exps, in the memory of the CPU; what is refused."""
+"""The partials that merges take, outputs and their log-sum-exps in the memory of the CPU; what is refused."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ class Partials(NamedTuple):
     stacked: bool
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many partials."""
         return self.outputs[0].shape[0] if self.stacked else len(self.outputs)
 
@@ -85,7 +85,7 @@ def require_fitting(outputs: Sequence[Array], lses: Sequence[Array], *, lead: st
     for output in outputs:
         if output.dtype != first.dtype:
             msg = (
-                f"all outputs must have one dtype, got {element} and {dtype_name(output.dtype)}: convert them"
+                f"all outputs must have one dtype, got {element} and {dtype_name(output.dtype)}: convert one"
             )
             raise DTypeError(msg)
     working = "float64" if element == "float64" else "float32"
@@ -99,7 +99,7 @@ def require_fitting(outputs: Sequence[Array], lses: Sequence[Array], *, lead: st
     shape = tuple(first.shape)
     for output in outputs:
         if tuple(output.shape) != shape:
-            msg = f"all outputs must have one shape, got {shape} and {tuple(output.shape)}: broadcast them first"
+            msg = f"all outputs must have one shape, got {shape} and {tuple(output.shape)}: broadcast first"
             raise ShapeError(msg)
     for lse in lses:
         if not shape or tuple(lse.shape) != shape[:-1] or (lead and len(shape) < 2):
@@ -141,7 +141,7 @@ def require_writable(what: str, array: Array, like: Array, shape: tuple[int, ...
         raise OptionError(msg)
 
 
-def require_apart(written: dict[str, Array], read: dict[str, Sequence[Array]]) -> None:
+def require_apart(written: dict[str, Array], read: Mapping[str, Sequence[Array]]) -> None:
     """Refuse to write to memory that is read, or that two arrays share.
 
     Raises
@@ -166,7 +166,7 @@ def note_written(*arrays: Array) -> None:
             sys.modules["torch"].autograd.graph.increment_version(array)
 
 
-def _each(what: str, arrays: Arrays) -> list[Array]:
+def _each(what: str, arrays: Any) -> list[Array]:
     """Return the arrays of a sequence, or the views along the leading axis of a stack."""
     if isinstance(arrays, list | tuple):
         return list(arrays)
@@ -174,7 +174,7 @@ def _each(what: str, arrays: Arrays) -> list[Array]:
     if not arrays.shape:
         msg = f"{what} must be a sequence of arrays, or stacked along a leading axis, got shape ()"
         raise ShapeError(msg)
-    return [arrays[i] for i in range(arrays.shape[0])]
+    return list(arrays)
 
 
 def _in_memory(what: str, array: Array) -> Array:
@@ -188,7 +188,9 @@ def _in_memory(what: str, array: Array) -> Array:
         torch = sys.modules["torch"]
         require_plain(what, array)
         if array.requires_grad and torch.is_grad_enabled():
-            msg = f"{what} must not record gradients, which a merge does not have: detach, or use torch.no_grad()"
+            msg = (
+                f"{what} must not record gradients, which a merge does not have: call detach(), or no_grad()"
+            )
             raise DTypeError(msg)
         array = array.detach().resolve_neg()
     elif isinstance(array, np.ndarray | np.generic):
@@ -197,7 +199,7 @@ def _in_memory(what: str, array: Array) -> Array:
             array = array.astype(array.dtype.newbyteorder("="))
     else:
         library = type(array).__module__.partition(".")[0]
-        msg = f"{what} must be NumPy arrays or torch CPU tensors, got {library}'s: convert them by numpy.asarray"
+        msg = f"{what} must be NumPy arrays or torch CPU tensors, got {library}'s: use numpy.asarray"
         raise DTypeError(msg)
     known = array.dtype in NUMPY_DTYPES.values() if isinstance(array, np.ndarray) else True
     if not known or dtype_name(array.dtype) not in NUMPY_DTYPES:

@@ -54,18 +54,35 @@ class KnownSubject:
         return not self.requires or find_spec(self.requires) is not None
 
 
-_TORCH = {
-    "dtypes": ("float32", "bfloat16", "float16"),
-    "requires": "torch",
-    "install": 'pip install "softcarry[torch]"',
-}
+_ALL = ("float64", "float32", "bfloat16", "float16")
+_NEEDS_TORCH = {"requires": "torch", "install": 'pip install "softcarry[torch]"'}
+_TORCH = {"dtypes": ("float32", "bfloat16", "float16"), **_NEEDS_TORCH}
 
 _TABLE = (
     KnownSubject(
         "softcarry",
         "softcarry's reference kernel: blocked attention made of Carry.of and merge",
         "softcarry.auditing.subjects.softcarry_reference:reference",
-        ("float64", "float32", "bfloat16", "float16"),
+        _ALL,
+    ),
+    KnownSubject(
+        "softcarry-attention",
+        "softcarry.attention on NumPy arrays, with the lse of attention_carry",
+        "softcarry.auditing.subjects.softcarry_attention:numpy_attention",
+        _ALL,
+    ),
+    KnownSubject(
+        "softcarry-attention-torch",
+        "softcarry.attention on torch tensors, with the lse of attention_carry",
+        "softcarry.auditing.subjects.softcarry_attention:torch_attention",
+        _ALL,
+        **_NEEDS_TORCH,
+    ),
+    KnownSubject(
+        "softcarry-attention-carry",
+        "softcarry.attention_carry on NumPy arrays: output o / l and lse, not rounded to the dtype",
+        "softcarry.auditing.subjects.softcarry_attention:carry",
+        _ALL,
     ),
     KnownSubject(
         "torch-sdpa-flash",
