@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from softcarry.benchmarks._arithmetic import Multiplier
 from softcarry.benchmarks._bandwidth import Reader
 from softcarry.benchmarks._machine import missing
 from softcarry.benchmarks._timing import Spread, Timings, interleave
@@ -38,6 +40,9 @@ class Calls:
         The input, which a plain read reads to find the limit.
     traffic : int
         Bytes that any implementation must load or store: the share of the bandwidth counts these.
+    operations : int
+        Floating-point operations that any implementation must make, where products set the limit: the share
+        is then of the FMA limit, in the working type of the input.
     """
 
     ours: Callable[[], Any]
@@ -45,6 +50,7 @@ class Calls:
     disagreement: Callable[[], str]
     buffer: "np.ndarray[Any, Any]"
     traffic: int
+    operations: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Case:
     target : float or None
         The least ratio of the peer's time to ours; None for a case that is there to be known.
     share_target : float or None
-        The least share of the one-pass read bandwidth.
+        The least share of the one-pass read bandwidth, or of the FMA limit.
     """
 
     group: str
@@ -106,9 +112,11 @@ class Measured:
     ratio : Spread or None
         The peer's time over ours, formed round by round.
     share : Spread or None
-        The part of the one-pass read bandwidth at which we move what must be moved.
+        The part of the one-pass read bandwidth at which we move what must be moved; or of the FMA limit.
     read_bytes : int
         Bytes of the input.
+    operations : int
+        Floating-point operations of a call, where the share is of the FMA limit; else 0.
     judged : bool
         Whether the targets count.
     """
@@ -123,6 +131,7 @@ class Measured:
     ratio: Spread | None = None
     share: Spread | None = None
     read_bytes: int = 0
+    operations: int = 0
     judged: bool = True
 
     @property
@@ -152,6 +161,7 @@ class Measured:
             "peer_seconds": self.peer_seconds and self.peer_seconds.median,
             "read_seconds": self.read_seconds and self.read_seconds.median,
             "read_bytes": self.read_bytes,
+            "operations": self.operations,
             "ratio": ratio and ratio.median,
             "ratio_quartiles": ratio and [ratio.low, ratio.high],
             "target": case.target,
@@ -185,11 +195,12 @@ def measure(
     case: Case,
     read: Reader,
     *,
+    multiply: Multiplier | None = None,
     judged: bool = True,
     timing: Callable[..., Timings] = interleave,
     **options: Any,
 ) -> Measured:
-    """Check and time one case, with a plain read of its input in every round.
+    """Check and time one case, with its limit in every round: a plain read of its input, or multiply-adds.
 
     Parameters
     ----------
@@ -197,6 +208,8 @@ def measure(
         The case.
     read : Reader
         The plain read, by the number of threads that the calls use.
+    multiply : Multiplier, optional
+        The multiply-adds, by as many: what cases that count their operations are held against.
     judged : bool
         Whether its targets count.
     timing : callable
@@ -216,19 +229,26 @@ def measure(
     wrong = calls.disagreement()
     if wrong:
         return Measured(case, "wrong", wrong, judged=judged)
-    named = {"softcarry": calls.ours, "peer": calls.peer, "read": lambda: read(calls.buffer)}
+    named: dict[str, Callable[[], Any]] = {"softcarry": calls.ours, "peer": calls.peer}
+    operations = calls.operations if multiply is not None else 0
+    if multiply is not None and operations:
+        limit, factor = "fma", operations / multiply.operations(calls.buffer.dtype)
+        named[limit] = partial(multiply, calls.buffer.dtype)
+    else:
+        limit, factor = "read", calls.traffic / calls.buffer.nbytes
+        named[limit] = partial(read, calls.buffer)
     timings = timing(named, **options)
-    share = timings.ratio("read", "softcarry")
-    factor = calls.traffic / calls.buffer.nbytes
+    share = timings.ratio(limit, "softcarry")
     return Measured(
         case,
         "timed",
         rounds=timings.rounds,
         seconds=timings.spread("softcarry"),
         peer_seconds=timings.spread("peer"),
-        read_seconds=timings.spread("read"),
+        read_seconds=timings.spread("read") if limit == "read" else None,
         ratio=timings.ratio("peer", "softcarry"),
         share=Spread(share.low * factor, share.median * factor, share.high * factor),
         read_bytes=calls.buffer.nbytes,
+        operations=operations,
         judged=judged,
     )

@@ -55,8 +55,11 @@ class KnownSubject:
 
 
 _ALL = ("float64", "float32", "bfloat16", "float16")
-_NEEDS_TORCH = {"requires": "torch", "install": 'pip install "softcarry[torch]"'}
-_TORCH = {"dtypes": ("float32", "bfloat16", "float16"), **_NEEDS_TORCH}
+_TORCH = {
+    "dtypes": ("float32", "bfloat16", "float16"),
+    "requires": "torch",
+    "install": 'pip install "softcarry[torch]"',
+}
 
 _TABLE = (
     KnownSubject(
@@ -75,8 +78,7 @@ _TABLE = (
         "softcarry-attention-torch",
         "softcarry.attention on torch tensors, with the lse of attention_carry",
         "softcarry.auditing.subjects.softcarry_attention:torch_attention",
-        _ALL,
-        **_NEEDS_TORCH,
+        **{**_TORCH, "dtypes": _ALL},
     ),
     KnownSubject(
         "softcarry-attention-carry",
