@@ -6,14 +6,14 @@ Whatever no query may see (masked keys, keys beyond a length, unused pages, memo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from attention_oracle import sequences_of
-from row_cases import DTYPES, as_kind, as_numpy
+from row_cases import DTYPES, KINDS, as_kind, as_numpy
 from row_oracle import narrowed
 
 INF, NAN = math.inf, math.nan
@@ -79,7 +79,7 @@ def data(name: str, rng, q_shape, k_shape, v_shape, dtype) -> tuple[np.ndarray, 
     """Return q, k and v of a kind of data in a dtype."""
     q, k, v = (rng.normal(size=shape) for shape in (q_shape, k_shape, v_shape))
     DATA[name](rng, q, k, v)
-    return tuple(narrowed(x, dtype).astype(dtype) for x in (q, k, v))  # pyright: ignore[reportReturnType]
+    return q.astype(dtype), k.astype(dtype), v.astype(dtype)
 
 
 def _mask_shape(rng, full: tuple[int, ...]) -> tuple[int, ...]:
@@ -98,14 +98,14 @@ def _mask(rng, case, full, dtype):
 def _bias(rng, case, full, dtype):
     bias = rng.normal(size=_mask_shape(rng, full)) * 2
     bias[rng.random(bias.shape) < 0.2] = -INF
-    other = DTYPES[list(DTYPES)[int(rng.integers(4))]]
+    other = DTYPES[pick(list(DTYPES), rng)]
     return {"bias": narrowed(bias, other).astype(other)}
 
 
 def _window(rng, case, full, dtype):
     left, right = (int(n) for n in rng.integers(0, max(2, full[3] // 2), 2))
     choices = [(left, right), (left, None), (None, right), (0, 0), (None, None), (left, 0)]
-    return {"window": choices[int(rng.integers(len(choices)))]}
+    return {"window": pick(choices, rng)}
 
 
 def _alibi(rng, case, full, dtype):
@@ -120,7 +120,7 @@ def _sinks(rng, case, full, dtype):
 
 
 def _one_of(name: str, *values):
-    return lambda rng, case, full, dtype: {name: values[int(rng.integers(len(values)))]}
+    return lambda rng, case, full, dtype: {name: pick(values, rng)}
 
 
 OPTIONS: dict[str, Callable] = {
@@ -171,7 +171,9 @@ LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "depth outermost": lambda x: _in_order(x, 3, 1, 0, 2),
     "tokens innermost": lambda x: _in_order(x, 0, 1, 3, 2),
     "padded": lambda x: within(x, (*x.shape[:2], x.shape[2] + 2, x.shape[3] + 3), np.s_[:, :, 1:-1, 2:-1]),
-    "every second": lambda x: within(x, (*x.shape[:2], 2 * x.shape[2], 3 * x.shape[3]), np.s_[:, :, ::2, ::3]),
+    "every second": lambda x: within(
+        x, (*x.shape[:2], 2 * x.shape[2], 3 * x.shape[3]), np.s_[:, :, ::2, ::3]
+    ),
     "sliced heads": lambda x: within(x, (x.shape[0] + 1, x.shape[1] + 2, *x.shape[2:]), np.s_[1:, 1:-1]),
     "reversed tokens": lambda x: np.ascontiguousarray(x[:, :, ::-1])[:, :, ::-1],
     "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1, ::-1, ::-1])[::-1, ::-1, ::-1, ::-1],
@@ -247,7 +249,7 @@ class Case:
                     x[0 if packed and not pages else s, :, start + length : start + n] = NAN
         total = tk
         if pages:
-            page = PAGE_SIZES[int(rng.integers(len(PAGE_SIZES)))]
+            page = pick(PAGE_SIZES, rng)
             k, v, table = to_pages(rng, k, v, options["kv_lengths"], page)
             options["block_table"], total = table, table.shape[1] * page
         full = (*rows, total)
@@ -265,7 +267,7 @@ class Case:
 
 
 def to_pages(rng, k: np.ndarray, v: np.ndarray, lengths: np.ndarray, page: int):
-    """Scatter k and v (n, h, t, d) over pages in random order, some unused; entries past a length are junk."""
+    """Scatter k and v (n, h, t, d) over pages in random order; table entries past a length are junk."""
     count, most = k.shape[0], -(-k.shape[2] // page)
     pages = count * most + 3
     table = rng.permutation(pages)[: count * most].reshape(count, most)
@@ -318,13 +320,17 @@ def assert_same_bits(got, want) -> None:
     )
 
 
+def pick(values, rng):
+    return values[int(rng.integers(len(values)))]
+
+
 def random_cases(count: int, *, tiny: bool = False, start: int = 0) -> list[Case]:
     """Return so many cases of random structures, options, data, layouts, shapes, dtypes and libraries."""
     cases = []
     for seed in range(start, start + count):
         rng = np.random.default_rng([seed, 7])
         structure = STRUCTURES[seed % len(STRUCTURES)]
-        heads, kv_heads = HEADS[int(rng.integers(len(HEADS)))]
+        heads, kv_heads = pick(HEADS, rng)
         most_q, most_k = (6, 9) if tiny else ((4, 300) if rng.random() < 0.5 else (90, 140))
         wanted = [name for name in OPTIONS if rng.random() < 0.35]
         causal = [name for name in wanted if name in CAUSAL][1:]
@@ -339,11 +345,11 @@ def random_cases(count: int, *, tiny: bool = False, start: int = 0) -> list[Case
                 tk=int(rng.integers(0 if rng.random() < 0.1 else 1, most_k + 1)),
                 d=int(rng.integers(1, 5)) if tiny else int(rng.choice(DEPTHS[:-2])),
                 dv=int(rng.integers(1, 4)) if tiny else int(rng.choice(DEPTHS[:-2])),
-                dtype=list(DTYPES)[int(rng.integers(4))],
-                data=list(DATA)[int(rng.integers(len(DATA)))],
+                dtype=pick(list(DTYPES), rng),
+                data=pick(list(DATA), rng),
                 structure=structure,
                 options=tuple(name for name in wanted if name not in causal),
-                layouts=tuple(layouts[int(rng.integers(len(layouts)))] for _ in range(3)),
+                layouts=(pick(layouts, rng), pick(layouts, rng), pick(layouts, rng)),
                 kind=kind,
                 seed=seed,
             )
@@ -351,8 +357,54 @@ def random_cases(count: int, *, tiny: bool = False, start: int = 0) -> list[Case
     return cases
 
 
-__all__ = [
-    *("CAUSAL", "DATA", "DEPTHS", "DTYPES", "HEADS", "LAYOUTS", "LENGTHS", "OPTIONS", "STRUCTURES"),
-    *("TORCH_LAYOUTS", "Case", "as_kind", "as_numpy", "assert_same_bits", "data", "of_kind"),
-    *("paged", "random_cases", "replace", "to_pages", "within"),
+def rotated(values, at: int):
+    return values[at % len(values)]
+
+
+# What every implementation meets: options alone, structures, hard data, and options combined at random.
+ALONE = [
+    Case(2, 4, 2, tq, tk, 16, 24, dtype, options=(name,), kind=rotated(KINDS, n), seed=seed)
+    for name in OPTIONS
+    for n, dtype in enumerate(DTYPES)
+    for seed, (tq, tk) in enumerate(((1, 67), (5, 200), (70, 67)))
 ]
+STRUCTURED = [
+    Case(3, 4, 2, tq, tk, 16, 24, dtype, structure=name, kind=rotated(KINDS, n + seed), options=options)
+    for name in STRUCTURES[1:]
+    for n, dtype in enumerate(DTYPES)
+    for seed, (tq, tk) in enumerate(((1, 67), (5, 200), (70, 129)))
+    for options in ((), ("causal",))
+]
+HARD = [
+    Case(1, 2, 1, tq, tk, d, 24, dtype, data=name, kind=rotated(KINDS, n), options=options)
+    for name in DATA
+    for n, dtype in enumerate(DTYPES)
+    for tq, tk, d, options in (
+        (1, 300, 64, ()),
+        (4, 131, 40, ("causal",)),
+        (70, 193, 64, ()),
+        (65, 513, 16, ()),
+    )
+]
+# Where keys are split over threads, and blocks of them skipped.
+LONG = [
+    Case(1, 4, 2, tq, tk, 40, 24, rotated(list(DTYPES), n), structure=structure, options=options, seed=n)
+    for n, (structure, options) in enumerate(
+        (
+            *(
+                ("plain", ()),
+                ("plain", ("causal",)),
+                ("plain", ("window",)),
+                ("plain", ("window", "top-left")),
+            ),
+            *(("plain", ("mask",)), ("plain", ("bias", "splits")), ("lengths", ("causal", "sinks"))),
+            *(
+                ("paged", ("causal",)),
+                ("packed pair", ("window",)),
+                ("plain", ("alibi", "softcap", "causal")),
+            ),
+        )
+    )
+    for tq, tk in ((1, 4099), (3, 2048), (17, 1537), (200, 2051), (700, 1100))
+]
+RANDOM = random_cases(240)

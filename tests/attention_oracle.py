@@ -1,9 +1,9 @@
-"""Attention by its plain dense formula in wide numbers, and the bounds on what rounding makes of it.
+"""Attention by its plain dense formula in wide numbers.
 
 Inputs are taken as they are (already rounded to their dtype) and widened, to float64, or to long double where
 the inputs are float64, so that the oracle's own error is far below the bounds. Packed sequences, lengths and
 pages are undone first: what is left is one `Sequence` after another, each with its own tokens only, and the
-formula sees nothing else. Of softcarry only the master bound is used, `attention_error_bound`.
+formula sees nothing else. Nothing here calls softcarry.
 `tests/attention/test_oracle.py` holds the formulas here to three nested loops in fifty digits.
 """
 
@@ -14,31 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from softcarry.numerics import attention_error_bound
-from softcarry.numerics.attention_bounds import CarryModel
-
 INF = math.inf
-LOG2_E = 1.0 / math.log(2.0)
-
-# Stored mantissa bits, least exponent of a normal number.
-LAYOUT = {"float64": (52, -1022), "float32": (23, -126), "float16": (10, -14), "bfloat16": (7, -126)}
-
-# What exponentials may err by, in units in the last place: the 1 to 2 of the master bound.
-EXP_ULPS = 2.0
-
-# Roundings of the size of the cap in c·tanh(x/c), with tanh y = 1 − 2/(1 + e^(2y)): x and 1/c each move y by
-# u·|y|, which weighs sech²y·|y| < 1/2 at most; the exponential errs by 4u, which weighs 2e^(2y)/(1 + e^(2y))²
-# ≤ 1/2; 1 + e, the quotient, 1 − 2/(1 + e) and the product with c round once each, by at most u·c; c itself
-# is rounded, and so is c·log2 e. tanh' ≤ 1: the error of x comes on top, no larger than it was.
-SOFTCAP_ROUNDINGS = 8.0
-
-
-def unit_roundoff(dtype) -> float:
-    return 2.0 ** -(LAYOUT[np.dtype(dtype).name][0] + 1)
-
-
-def working_name(dtype) -> str:
-    return "float64" if np.dtype(dtype) == np.float64 else "float32"
 
 
 def wide_of(dtype) -> type:
@@ -98,7 +74,7 @@ class Sequence:
         return self.capped(self.products() * self.scale) + self.bias + self.alibi()
 
     def live(self) -> np.ndarray:
-        """Which keys a query attends to, (hq, tq, tk), as causality, window, mask and a bias of −inf decide."""
+        """Which keys a query attends to by causality, window, mask and a bias of −inf, (hq, tq, tk)."""
         away = self.distances()
         live = self.mask & (self.bias != -INF)
         if self.causal:
@@ -172,17 +148,6 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Bounds on the errors of the output before its last rounding, and after it, of lse and of m."""
-
-    output: np.ndarray
-    rounded: np.ndarray
-    lse: np.ndarray
-    m_below: np.ndarray
-    m_above: np.ndarray
-
-
-@dataclass(frozen=True)
 class Truth:
     """m, l, lse (b, hq, tq), o and output (b, hq, tq, dv) in wide numbers, and the sequences they are of."""
 
@@ -193,87 +158,6 @@ class Truth:
     o: np.ndarray
     lse: np.ndarray
     output: np.ndarray
-
-    def live(self) -> list[np.ndarray]:
-        return [rows.scores != -INF for rows in self.parts]
-
-    def bounds(self, *, splits: int = 1, threshold: float = 0.0, statistical: bool = False) -> Bounds:
-        """The master bound, `bounds_of`, of every row."""
-        bounds = Bounds(
-            np.zeros(self.output.shape),
-            np.zeros(self.output.shape),
-            *(np.zeros(self.m.shape) for _ in range(3)),
-        )
-        for rows in self.parts:
-            found = bounds_of(rows, self.dtype, splits, threshold, statistical)
-            for name in vars(bounds):
-                getattr(bounds, name)[rows.sequence.batch, :, rows.sequence.rows] = getattr(found, name)
-        return bounds
-
-
-def bounds_of(rows: Rows, dtype, splits: int, threshold: float, statistical: bool) -> Bounds:
-    """The master bound of a kernel that keeps m, l, o and P in the working format, in blocks of any size.
-
-    Beyond `attention_error_bound` there are, in a score's error d_j,
-
-    - |bias| and |alibi| beside scale·Σ|q||k| (see `Sequence.magnitudes`);
-    - a softcap c: 8u·c (see SOFTCAP_ROUNDINGS);
-    - a sink: one more key, of value 0, whose score is rounded and not computed;
-    - a rescale threshold τ: m lags behind the maximum by τ at most, so that where the bound has u·(m − s) and
-      u·|m| there may be τ more: u·τ·(2 + log2 e). o and l only grow by it, which no relative error sees.
-
-    A sum u·E is added to d_j as E/(d + 4) of magnitude, since that weighs γ_{d+4} ≥ (d + 4)·u. More splits
-    than keys have nothing to merge.
-    """
-    sequence, name = rows.sequence, working_name(dtype)
-    u, depth = unit_roundoff(name), sequence.q.shape[-1]
-    extra = threshold * (2.0 + LOG2_E)
-    if sequence.softcap is not None:
-        extra += SOFTCAP_ROUNDINGS * sequence.softcap
-    finite = np.isfinite(rows.magnitudes)
-    magnitudes = np.where(finite, rows.magnitudes, INF).astype(np.float64) + extra / (depth + 4)
-    scores = rows.scores.astype(np.float64)
-    # The sink is one more key, and every value but its own is padded below by a row of zeros.
-    sinks = rows.sinks[..., None].astype(np.float64)
-    scores = np.concatenate([scores, sinks], axis=-1)
-    magnitudes = np.concatenate([magnitudes, np.where(np.isfinite(sinks), np.abs(sinks), 0.0)], axis=-1)
-    values = np.pad(sequence.v.astype(np.float64), ((0, 0), (0, 1), (0, 0)))
-    model = CarryModel(
-        l_format=name,
-        o_format=name,
-        score_format=name,
-        exp_ulps=EXP_ULPS,
-        splits=max(1, min(splits, scores.shape[-1])),
-    )
-    with np.errstate(all="ignore"):
-        found = attention_error_bound(
-            scores[None],
-            magnitudes[None],
-            values[None],
-            depth=depth,
-            model=model,
-            output_format=name,
-            lse_format=name,
-            statistical=statistical,
-        )
-        live = scores != -INF
-        score_errors = (depth + 5) * u * magnitudes + (2.0 + LOG2_E) * u * np.abs(scores)
-        m = rows.m.astype(np.float64)
-        m_above = (np.where(live, scores + score_errors, -INF)).max(axis=-1) - m
-        m_below = m - (np.where(live, scores - score_errors, -INF)).max(axis=-1) + threshold
-        empty = m == -INF
-        # Another margin for the oracle itself, which matters only where long doubles are no wider.
-        margin = 1.0 + float(np.finfo(wide_of(dtype)).eps) / u
-        output, lse = margin * found.output[0], margin * found.lse[0]
-        roundoff = 0.0 if np.dtype(dtype).name == name else unit_roundoff(dtype)
-        bits, least = LAYOUT[np.dtype(dtype).name]
-        rounded = output + roundoff * (np.abs(rows.output.astype(np.float64)) + output)
-        rounded = np.where(empty[..., None], 0.0, rounded + 2.0 ** (least - bits) * (roundoff > 0))
-    residual = LOG2_E * u * np.abs(np.where(np.isfinite(m), m, 0.0))
-    m_below, m_above = (
-        np.where(empty, 0.0, np.where(np.isfinite(m), x + residual, INF)) for x in (m_below, m_above)
-    )
-    return Bounds(output, rounded, lse, m_below, m_above)
 
 
 def sequences_of(
@@ -289,9 +173,9 @@ def sequences_of(
     softcap=None,
     alibi=None,
     sinks=None,
-    kv_lengths=None,
-    cu_seqlens=None,
-    block_table=None,
+    kv_lengths: Any = None,
+    cu_seqlens: Any = None,
+    block_table: Any = None,
     splits=None,
     rescale_threshold=0.0,
     kind: type[Sequence] = Sequence,
@@ -313,7 +197,7 @@ def sequences_of(
     for s in range(len(query_cuts) - 1 if packed else q.shape[0]):
         batch = 0 if packed else s
         rows = slice(int(query_cuts[s]), int(query_cuts[s + 1])) if packed else slice(0, total_q)
-        length = None if kv_lengths is None else int(kv_lengths[s])
+        length: Any = None if kv_lengths is None else int(kv_lengths[s])
         if paged:
             first, last = 0, length
             keys, values = (gathered(x, block_table[s], length) for x in (k, v))
@@ -365,65 +249,3 @@ def attention_of(q, k, v, *, kind: type[Sequence] = Sequence, **options) -> Trut
         for name in ("m", "l", "o", "lse", "output"):
             getattr(truth, name)[part.sequence.batch, :, part.sequence.rows] = getattr(part, name)
     return truth
-
-
-def worst(error: np.ndarray, bound: np.ndarray) -> str:
-    """Say where an error exceeds its bound most."""
-    with np.errstate(all="ignore"):
-        ratio = np.where(np.isnan(error), INF, error / np.where(bound > 0, bound, 5e-324))
-    at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-    place = tuple(int(i) for i in at)
-    return f"{place}: off by {float(error[at]):.3g}, allowed {float(bound[at]):.3g} (x{float(ratio[at]):.3g})"
-
-
-def assert_within(name: str, got: np.ndarray, want: np.ndarray, bound: np.ndarray, below=None) -> None:
-    """Fail unless |got − want| ≤ bound where want is finite, and got is of the same class where it is not.
-
-    A NaN counts as an infinity: which of the two comes out depends on whether 0·inf is formed.
-    """
-    got = got.astype(want.dtype)
-    assert got.shape == want.shape, f"{name}: shape {got.shape} for {want.shape}"
-    finite = np.isfinite(want)
-    odd = ~finite & (want != -INF if name in ("m", "lse") else True)
-    wrong = (odd & np.isfinite(got)) | (np.isinf(got) & np.isinf(want) & (got != want))
-    wrong |= ~finite & ~odd & (got != want)
-    assert not wrong.any(), f"{name}: {got[wrong][:3]} for {want[wrong][:3]} at {np.argwhere(wrong)[:3]}"
-    with np.errstate(all="ignore"):
-        difference = np.where(finite, got - want, 0).astype(np.float64)
-    below = bound if below is None else below
-    allowed = np.where(difference < 0, below, bound)
-    assert not np.isnan(allowed).any(), f"{name}: there is no bound"
-    fine = np.abs(difference) <= allowed
-    assert fine.all(), f"{name} {worst(np.abs(difference), allowed)}"
-
-
-def assert_zero(name: str, got: np.ndarray, rows: np.ndarray) -> None:
-    """Fail unless rows are +0 to the bit, as those of an empty carry are."""
-    wrong = (got[rows] != 0) | np.signbit(got[rows])
-    assert not wrong.any(), f"{name} of empty rows: {got[rows][wrong][:3]} at {np.argwhere(rows)[:3].tolist()}"
-
-
-def assert_output(got: np.ndarray, truth: Truth, bounds: Bounds) -> None:
-    """Fail unless an output (b, hq, tq, dv) in the dtype of q lies within the bound and one rounding."""
-    assert got.dtype == truth.dtype, got.dtype
-    assert_within("output", got, truth.output, bounds.rounded)
-    assert_zero("output", got.astype(truth.output.dtype), truth.m == -INF)
-
-
-def assert_carry(m: np.ndarray, l: np.ndarray, o: np.ndarray, truth: Truth, bounds: Bounds) -> None:
-    """Fail unless m, m + ln l and o / l lie within their bounds; these three fix the carry."""
-    name = working_name(truth.dtype)
-    assert [str(x.dtype) for x in (m, l, o)] == [name] * 3, [x.dtype for x in (m, l, o)]
-    assert_within("m", m, truth.m, bounds.m_above, bounds.m_below)
-    empty = truth.m == -INF
-    assert_zero("l", l, empty)
-    assert_zero("o", o, empty)
-    finite = np.isfinite(truth.m)
-    assert not (l[finite] <= 0).any(), "l: a row with keys has none"
-    wide = truth.m.dtype
-    with np.errstate(all="ignore"):
-        total = np.where(empty, 1, l.astype(wide))
-        lse = np.where(empty, -INF, m.astype(wide) + np.log(total))
-        output = o.astype(wide) / total[..., None]
-    assert_within("lse", np.where(truth.m == INF, m, lse), truth.lse, bounds.lse)
-    assert_within("o / l", output, truth.output, bounds.output)

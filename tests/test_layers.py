@@ -19,6 +19,7 @@ LAYERS = (
     (
         "softcarry.rows",
         "softcarry._attention",
+        "softcarry.merging",
         "softcarry._conventions",
         "softcarry.trace",
         "softcarry._trace_notes",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from softcarry.carry import NormalisedCarry as NormalisedCarry
     from softcarry.carry import merge_ragged as merge_ragged
     from softcarry.errors import SoftcarryError as SoftcarryError
+    from softcarry.merging import merge_output_into as merge_output_into
+    from softcarry.merging import merge_outputs as merge_outputs
+    from softcarry.merging import merge_outputs_ragged as merge_outputs_ragged
     from softcarry.moments import Moments as Moments
     from softcarry.rows import Logprobs as Logprobs
     from softcarry.rows import RowStream as RowStream
@@ -45,6 +48,9 @@ _HOMES = {
     "attention_carry": "softcarry._attention",
     "audit": "softcarry.auditing",
     "conventions": "softcarry._conventions",
+    "merge_output_into": "softcarry.merging",
+    "merge_outputs": "softcarry.merging",
+    "merge_outputs_ragged": "softcarry.merging",
     "merge_ragged": "softcarry.carry",
     "Logprobs": "softcarry.rows",
     "RowStream": "softcarry.rows",

@@ -4,36 +4,34 @@ Tolerances. Merging s carries adds `merge_bound(s)` to the errors of l and o, wh
 as ``splits``: per merge an exponential, a difference and a product with a sum. A rescale threshold τ leaves m
 behind the maximum by at most τ. Then o and l hold e^τ times as much at most, which changes no relative error,
 and each s − m lies in [−(max − s), τ]: rounding it errs by u·τ more at most, and so does |m| in the residual
-of an exponential in base 2. `attention_oracle.bounds_of` adds both to the error of each score.
+of an exponential in base 2. `attention_agreement.row_bounds` adds both to the error of each score.
 """
+
+import itertools
 
 import numpy as np
 import pytest
 
 import softcarry as sc
-from attention_cases import (
-    DTYPES,
-    Case,
-    as_kind,
-    as_numpy,
-    assert_same_bits,
-    data,
-    of_kind,
-)
-from attention_oracle import INF, assert_carry, assert_output, attention_of, working_name
+from attention_agreement import assert_carry, assert_output, bounds_of, working_name
+from attention_cases import DTYPES, Case, as_kind, as_numpy, assert_same_bits, data, of_kind
+from attention_oracle import INF, attention_of
 from row_cases import KINDS
 from softcarry.errors import OptionError
 
 SIZES = ((1, 150), (4, 67), (70, 130))
 
 
-def assert_carry_near(carry, truth, bounds):
-    assert_carry(*(as_numpy(x) for x in (carry.m, carry.l, carry.o)), truth, bounds)
-
-
 def pieces_of(tk: int) -> list[list[int]]:
     """Cuts of the keys: halves, one key and the rest, nothing and everything, many."""
-    return [[0, tk // 2, tk], [0, 1, tk], [0, tk - 1, tk], [0, 0, tk], [0, tk, tk], [0, 7, 7, 40, tk // 2 + 25, tk]]
+    return [
+        [0, tk // 2, tk],
+        [0, 1, tk],
+        [0, tk - 1, tk],
+        [0, 0, tk],
+        [0, tk, tk],
+        [0, 7, 7, 40, tk // 2 + 25, tk],
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,15 +42,16 @@ def test_carries_of_pieces_merge_to_the_whole(kind, dtype, tq, tk):
         q, k, v, _ = Case(2, 4, 2, tq, tk, 16, 24, dtype, data=name).build()
         truth = attention_of(q, k, v)
         given = [as_kind(kind, x) for x in (q, k, v)]
+        bounds_by_pieces = {pieces: bounds_of(truth, splits=pieces) for pieces in (2, 5)}
         for cuts in pieces_of(tk):
             parts = [
                 sc.attention_carry(given[0], given[1][:, :, first:last], given[2][:, :, first:last])
-                for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+                for first, last in itertools.pairwise(cuts)
             ]
-            bounds = truth.bounds(splits=len(parts))
-            assert_carry_near(sc.Carry.merge(*parts), truth, bounds)
+            bounds = bounds_by_pieces[len(parts)]
+            assert_carry(sc.Carry.merge(*parts), truth, bounds)
             backward = sc.Carry.merge(*parts[::-1])
-            assert_carry_near(backward, truth, bounds)
+            assert_carry(backward, truth, bounds)
             output = as_numpy(backward.output)
             # The carry's own output is a division more, in the working format.
             room = bounds.output + 2.0**-23 * np.abs(truth.output.astype(np.float64)) + 1e-45
@@ -76,9 +75,9 @@ def test_pieces_with_masks_bias_and_softcap(dtype, tq, tk):
                 bias=bias[..., first:last],
                 softcap=4.0,
             )
-            for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+            for first, last in itertools.pairwise(cuts)
         ]
-        assert_carry_near(sc.Carry.merge(*parts), truth, truth.bounds(splits=len(parts)))
+        assert_carry(sc.Carry.merge(*parts), truth, bounds_of(truth, splits=len(parts)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -105,10 +104,10 @@ def test_splits_stay_within_the_bound(kind, dtype, splits):
         for options in ({}, {"causal": True}, {"sinks": np.array([0.1, -INF, 5.0, -80.0], np.float32)}):
             q, k, v, _ = Case(2, 4, 2, tq, tk, 16, 24, dtype, data="growing").build()
             truth = attention_of(q, k, v, **options)
-            bounds = truth.bounds(splits=splits)
+            bounds = bounds_of(truth, splits=splits)
             given = [as_kind(kind, x) for x in (q, k, v)]
             turned = of_kind(kind, options)
-            assert_carry_near(sc.attention_carry(*given, splits=splits, **turned), truth, bounds)
+            assert_carry(sc.attention_carry(*given, splits=splits, **turned), truth, bounds)
             assert_output(as_numpy(sc.attention(*given, splits=splits, **turned)), truth, bounds)
 
 
@@ -126,11 +125,11 @@ def test_sinks_are_a_carry_that_is_merged_once(dtype, splits, tq, tk):
     for options in ({}, {"causal": True}, {"mask": np.random.default_rng(3).random((tq, tk)) < 0.1}):
         q, k, v, _ = Case(2, 4, 2, tq, tk, 16, 24, dtype).build()
         truth = attention_of(q, k, v, sinks=sinks, **options)
-        bounds = truth.bounds(splits=2 if splits is None else splits + 1)
+        bounds = bounds_of(truth, splits=2 if splits is None else splits + 1)
         without = sc.attention_carry(q, k, v, splits=splits, **options)
         within = sc.attention_carry(q, k, v, splits=splits, sinks=sinks, **options)
-        assert_carry_near(within, truth, bounds)
-        assert_carry_near(without.merge(sinks_as_carry(sinks, without)), truth, bounds)
+        assert_carry(within, truth, bounds)
+        assert_carry(without.merge(sinks_as_carry(sinks, without)), truth, bounds)
         # A head whose sink is −inf has the bits of a call without sinks.
         for name in ("m", "l", "o"):
             assert_same_bits(getattr(within, name)[:, 1], getattr(without, name)[:, 1])
@@ -156,11 +155,13 @@ def test_rescaling_put_off_stays_within_its_bound(dtype, threshold):
             q, k, v = staircase(min(step, 40.0), tq, tk, dtype)
             truth = attention_of(q, k, v)
             for splits in (None, 3):
-                bounds = truth.bounds(splits=splits or 1, threshold=threshold)
+                bounds = bounds_of(truth, splits=splits or 1, threshold=threshold)
                 options = {"rescale_threshold": threshold, "splits": splits}
                 carry = sc.attention_carry(q, k, v, **options)
-                assert_carry_near(carry, truth, bounds)
-                assert (carry.m.astype(np.float64) >= truth.m.astype(np.float64) - threshold - bounds.m_below).all()
+                assert_carry(carry, truth, bounds)
+                assert (
+                    carry.m.astype(np.float64) >= truth.m.astype(np.float64) - threshold - bounds.m_below
+                ).all()
                 assert_output(sc.attention(q, k, v, **options), truth, bounds)
 
 
@@ -168,12 +169,17 @@ def test_rescaling_put_off_stays_within_its_bound(dtype, threshold):
 def test_results_with_and_without_a_threshold_lie_within_both_bounds(dtype):
     for name in ("normal", "huge", "growing", "offset"):
         for tq, tk in SIZES:
-            q, k, v, options = Case(2, 4, 2, tq, tk, 16, 24, dtype, data=name, options=("mask", "sinks")).build()
+            q, k, v, options = Case(
+                2, 4, 2, tq, tk, 16, 24, dtype, data=name, options=("mask", "sinks")
+            ).build()
             truth = attention_of(q, k, v, **options)
             always = sc.attention(q, k, v, **options).astype(truth.output.dtype)
             for threshold in (1.0, 10.0, 80.0):
                 lazy = sc.attention(q, k, v, rescale_threshold=threshold, **options)
-                allowed = truth.bounds(splits=2).rounded + truth.bounds(splits=2, threshold=threshold).rounded
+                allowed = (
+                    bounds_of(truth, splits=2).rounded
+                    + bounds_of(truth, splits=2, threshold=threshold).rounded
+                )
                 assert (np.abs(lazy.astype(always.dtype) - always) <= allowed).all()
 
 
@@ -181,7 +187,7 @@ def test_the_bound_of_a_threshold_is_of_the_size_of_its_effect():
     """τ = 80 costs 2·80·u·(1 + log2 e/2) of a weight at most: a bound that grew as e^τ would hold nothing."""
     q, k, v = staircase(1.0, 3, 150, "float32")
     truth = attention_of(q, k, v)
-    growth = truth.bounds(threshold=80.0).output / truth.bounds().output
+    growth = bounds_of(truth, threshold=80.0).output / bounds_of(truth).output
     assert growth.max() < 40
 
 
@@ -200,7 +206,7 @@ def test_carries_feed_everything_that_takes_carries(dtype):
     """Their lse, their form of output and lse, ragged groups of them."""
     q, k, v, _ = Case(2, 4, 2, 5, 90, 16, 24, dtype).build()
     truth, whole = attention_of(q, k, v), sc.attention_carry(q, k, v)
-    bounds = truth.bounds(splits=3)
+    bounds = bounds_of(truth, splits=3)
     assert str(whole.lse.dtype) == working_name(DTYPES[dtype])
     parts = [sc.attention_carry(q, k[:, :, i : i + 30], v[:, :, i : i + 30]) for i in (0, 30, 60)]
     through_lse = sc.Carry.merge(*(sc.Carry.from_lse(part.output, part.lse) for part in parts))

@@ -82,7 +82,9 @@ def by_loops(q, k, v, b, h, i, options):
     m = max(scores)
     terms = [mpmath.exp(s - m) for s in scores]
     l = mpmath.fsum(terms)
-    o = [mpmath.fsum(t * x for t, x in zip(terms, column, strict=True)) for column in zip(*values, strict=True)]
+    o = [
+        mpmath.fsum(t * x for t, x in zip(terms, column, strict=True)) for column in zip(*values, strict=True)
+    ]
     return m, l, o, [x / l for x in o]
 
 

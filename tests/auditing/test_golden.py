@@ -46,6 +46,17 @@ def test_an_empty_row_is_zero_and_minus_infinity():
     assert not golden.weights[:, :, 2].any()
 
 
+@pytest.mark.parametrize("keys", [3072, 49152])
+def test_long_sums_err_by_less_than_those_of_any_key_block(keys):
+    """Equal scores and values: all sums of equal terms, whose roundings go one way."""
+    golden = golden_attention(np.zeros((1, 1, 2, 4)), np.zeros((1, 1, keys, 4)), np.ones((1, 1, keys, 3)))
+    # One rounding of a weight, 63 within a chunk of 64 keys, and one for each doubling of the keys after.
+    bound = (64 + math.ceil(math.log2(keys / 32))) * 2.0**-53
+    assert np.abs(golden.output - 1.0).max() <= bound
+    # A kernel with key block Bc is allowed Bc + n/Bc − 2, which is at least 2·√n − 2.
+    assert bound < (2.0 * math.sqrt(keys) - 2.0) * 2.0**-53
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["k", "v"])
 def test_what_lies_behind_a_boolean_mask_never_shows(where, poison):

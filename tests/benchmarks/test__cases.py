@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from softcarry.benchmarks import _cases
+from softcarry.benchmarks._arithmetic import Multiplier
 from softcarry.benchmarks._bandwidth import Reader
 from softcarry.benchmarks._cases import Calls, Case, Measured, measure, select
 from softcarry.benchmarks._timing import Spread, Timings
@@ -48,6 +49,33 @@ def test_ratio_and_share_are_medians_of_rounds():
     assert found.share == Spread(1.25, 1.5, 1.625)
     assert (found.seconds.median, found.peer_seconds.median, found.read_seconds.median) == (2.0, 8.0, 1.5)
     assert found.read_bytes == 4000
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_cases_that_count_operations_are_held_against_multiply_adds(dtype):
+    made = []
+
+    def timing(calls, **options):
+        assert list(calls) == ["softcarry", "peer", "fma"]
+        made.append(calls["fma"]())
+        return Timings({"softcarry": (1.0, 2.0, 4.0), "peer": (3.0, 8.0, 8.0), "fma": (0.5, 1.5, 3.5)})
+
+    with Reader(1) as read, Multiplier(1, turns=10) as multiply:
+        operations = 2 * multiply.operations(dtype)
+        calls = Calls(int, int, str, BUFFER.astype(dtype), 4000, operations)
+        case = replace(fake_case(target=3.0, share_target=1.5), build=lambda: calls)
+        found = measure(case, read, multiply=multiply, timing=timing)
+        assert made == [multiply(dtype)]
+    # Rounds: multiply-adds over ours 0.5, 0.75, 0.875, and a call makes twice as many.
+    assert found.share == Spread(1.25, 1.5, 1.625)
+    assert (found.operations, found.read_seconds, found.met) == (operations, None, True)
+    assert found.to_dict()["operations"] == operations
+
+
+def test_cases_that_count_none_are_held_against_the_read_all_the_same():
+    with Multiplier(1, turns=10) as multiply:
+        found = measured(fake_case(), multiply=multiply)
+    assert (found.operations, found.read_seconds.median) == (0, 1.5)
 
 
 def test_the_plain_read_reads_the_input():

@@ -188,7 +188,10 @@ def test_emulated_additions_in_json(rates, capsys):
     ("arguments", "message"),
     [
         ([], 'Command "bench" parameter SUITE requires an argument'),
-        (["columns"], 'Invalid value "columns" for SUITE. Choose from: "rows", "merge", "sums", "emulated"'),
+        (
+            ["columns"],
+            'Invalid value "columns" for SUITE. Choose from: "rows", "attention", "decode", "merge"',
+        ),
         (["rows", "--only", "softmaks"], "only takes the name of a case or a group (float32, logsumexp"),
         (["rows", "--only"], 'Command "bench" parameter --only requires at least 1 element'),
         (["rows", "--threads", "0"], "threads is a whole number of at least 1; got 0"),

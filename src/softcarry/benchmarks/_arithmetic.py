@@ -104,9 +104,7 @@ class Multiplier:
         """
         one = _working(dtype).type(1.0)
         arguments = (_multiply_add, one, one, self._turns)
-        waiting = (
-            [self._helpers.submit(*arguments) for _ in range(self.threads - 1)] if self._helpers else []
-        )
+        waiting = [self._helpers.submit(*arguments) for _ in range(self.threads - 1)] if self._helpers else []
         return float(_multiply_add(one, one, self._turns)) + sum(float(each.result()) for each in waiting)
 
     def operations(self, dtype: Any) -> int:

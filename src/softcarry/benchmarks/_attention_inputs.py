@@ -41,7 +41,8 @@ class Shape(NamedTuple):
 
         Examples
         --------
-        >>> Shape.square(1, 1, 3, 10).operations() // 40, Shape.square(1, 1, 3, 10).operations(causal=True) // 40
+        >>> shape = Shape.square(1, 1, 3, 10)
+        >>> shape.operations() // 40, shape.operations(causal=True) // 40
         (9, 6)
         """
         pairs = self.tq * self.tk

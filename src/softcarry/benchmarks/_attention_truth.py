@@ -1,7 +1,7 @@
 """What attention should return, by its plain formula in float64, and how far a sound kernel may be off.
 
-The bound is the master bound of `softcarry.numerics.attention_bounds` to first order, with the largest error of
-a row's scores in place of each, which costs a matrix product a row block and not a dozen passes:
+The bound is the master bound of `softcarry.numerics.attention_bounds` to first order, with the largest error
+of a row's scores in place of each, which costs one more matrix product in place of a dozen passes:
 
     |ô − o| ≤ w·(e^(2δ + 2ε) − 1 + E_l + E_o + 2Ru + 2u) + u_out·|o|,    w = Σ p|v|
 
@@ -103,11 +103,12 @@ def _bound(expected: Any, w: Any, magnitude: Any, n: int, d: int, dtype: Any) ->
     working = "float64" if wide else "float32"
     u = 2.0**-53 if wide else 2.0**-24
     rescales = n // _KEYS_A_RESCALE
-    score = (gamma(d + 4, working) + (6.0 + 2.0 * _LOG2_E) * u) * magnitude
+    score = (gamma(d + 4, u) + (6.0 + 2.0 * _LOG2_E) * u) * magnitude
     terms = np.expm1(2.0 * score + 8.0 * u * (1.0 + rescales))
-    error = w * (terms + 2.0 * gamma(n, working) + 2.0 * (rescales + 1.0) * u)
+    error = w * (terms + 2.0 * gamma(n, u) + 2.0 * (rescales + 1.0) * u)
     information = ml_dtypes.finfo(dtype)
     rounding = float(information.eps) / 2.0 * (np.abs(expected) + error)
     # What lies below the normal numbers of the working format may be flushed.
-    floor = max(float(ml_dtypes.finfo(np.dtype(working)).smallest_normal), float(information.smallest_subnormal))
+    smallest = ml_dtypes.finfo(np.dtype(working)).smallest_normal
+    floor = max(float(smallest), float(information.smallest_subnormal))
     return (error + rounding + floor) * (2.0 if wide else 1.0)

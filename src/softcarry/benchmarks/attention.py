@@ -1,8 +1,8 @@
-"""Attention forward beside torch's, on as many queries as keys: long prompts, short ones, many small problems.
+"""Attention forward beside torch's, on as many queries as keys: long prompts, short ones, many small ones.
 
-Both compute from the same bytes with the same number of threads. The share is of the FMA limit: the operations
-of the two products over the live pairs of queries and keys, against multiply-adds that stay in registers. What
-the exponentials take is not among them.
+Both compute from the same bytes with the same number of threads. The share is of the FMA limit: the
+operations of the two products over the live pairs of queries and keys, against multiply-adds that stay in
+registers. What the exponentials take is not among them.
 """
 
 from functools import partial

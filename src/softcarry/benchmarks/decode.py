@@ -1,7 +1,7 @@
 """Attention of one query on many keys, as a model that writes a text needs it token by token, beside torch's.
 
 Every key and value must be read once, whatever is done with it: the share is of the one-pass read bandwidth.
-Two more ways to hold the same cache are put beside the first: tokens before heads, and pages.
+Two more ways to hold the same cache are put beside the first, (b, h, t, d): tokens before heads, and pages.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,6 @@ ONE_HEAD = Shape(1, 1, 1, 1, 131072, 128)
 PAGE = 16
 """Keys of a page."""
 
-_Array = "np.ndarray[Any, Any]"
-
 
 def decode_cases(*, quick: bool = False) -> list[Case]:
     """List every case; with ``quick`` there are an eighth of the keys.
@@ -30,14 +28,15 @@ def decode_cases(*, quick: bool = False) -> list[Case]:
     Examples
     --------
     >>> [case.name for case in decode_cases()]
-    ['float32', 'tokens-first', 'paged', 'bfloat16', 'one-head']
+    ['float32', 'bthd', 'paged', 'bfloat16', 'one-head']
     """
-    grouped, one_head = (shape._replace(tk=shape.tk // 8) if quick else shape for shape in (GROUPED, ONE_HEAD))
-    ours = {"peer": "ours, plain", "library": "numpy"}
+    part = 8 if quick else 1
+    grouped, one_head = (shape._replace(tk=shape.tk // part) for shape in (GROUPED, ONE_HEAD))
+    ours = partial(_case, shape=grouped, dtype="float32", peer="ours (b, h, t, d)", library="numpy")
     return [
         _case("float32", grouped, "float32", _beside_torch, target=5.0, share_target=0.75),
-        _case("tokens-first", grouped, "float32", partial(_beside_ours, _tokens_first), **ours),
-        _case("paged", grouped, "float32", partial(_beside_ours, _paged), **ours),
+        ours("bthd", build=partial(_beside_ours, _bthd)),
+        ours("paged", build=partial(_beside_ours, _paged)),
         _case("bfloat16", grouped, "bfloat16", _beside_torch, target=18.0, share_target=0.75),
         _case("one-head", one_head, "float32", _beside_torch, target=3.0),
     ]
@@ -85,13 +84,13 @@ def _calls(ours: Callable[[], Any], peer: Callable[[], Any], shape: Shape, dtype
     )
 
 
-def _tokens_first(q: _Array, *kv: _Array) -> Callable[[], Any]:
+def _bthd(q: "np.ndarray[Any, Any]", *kv: "np.ndarray[Any, Any]") -> Callable[[], Any]:
     """Lay the cache out as (batch, tokens, heads, d), and show it as a transposed view."""
     k, v = (np.ascontiguousarray(each.swapaxes(1, 2)).swapaxes(1, 2) for each in kv)
     return partial(sc.attention, q, k, v)
 
 
-def _paged(q: _Array, *kv: _Array) -> Callable[[], Any]:
+def _paged(q: "np.ndarray[Any, Any]", *kv: "np.ndarray[Any, Any]") -> Callable[[], Any]:
     """Cut the cache of one sequence into pages that lie in no order."""
     _, heads, tk, d = kv[0].shape
     pages = tk // PAGE

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import softcarry as sc
@@ -134,6 +135,6 @@ def measure_growth(
         case,
         "timed",
         seconds=tuple(timings.spread(name) for name in names),
-        ratios=tuple(timings.ratio(more, less) for less, more in zip(names, names[1:], strict=False)),
+        ratios=tuple(timings.ratio(more, less) for less, more in pairwise(names)),
         judged=judged,
     )

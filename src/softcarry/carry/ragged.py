@@ -24,7 +24,8 @@ def merge_ragged(carries: Carry, indptr: Any) -> Carry:
     -------
     Carry
         m and l (G, ...), o (G, ..., dv); a group of none is empty. Groups are summed pairwise: in the bound
-        of `Carry`, a group of k partials counts ⌈log2 k⌉ sums and one rescaling.
+        of `Carry`, a group of k partials counts ⌈log2 k⌉ sums and one rescaling. Large NumPy arrays and torch
+        CPU tensors without gradients are merged as by `Carry.merge`.
 
     Raises
     ------

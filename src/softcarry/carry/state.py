@@ -258,8 +258,9 @@ class Carry:
     def merge(self, *others: "Carry") -> "Carry":
         """Combine with any number of carries of disjoint key sets; ``a | b`` merges two.
 
-        Every part is rescaled once, to the common maximum, and summed left to right. Carries of both bases
-        are merged in base "e": see `to_base` for the error.
+        Every part is rescaled once, to the common maximum, and summed left to right; by compiled code, in
+        float64 and rounded once, for large NumPy arrays and torch CPU tensors without gradients. Carries of
+        both bases are merged in base "e": see `to_base` for the error.
 
         Returns
         -------

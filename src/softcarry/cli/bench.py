@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from softcarry.cli._console import output, paragraph, progress, remarks, table, write_json
+from softcarry.cli._bench_tables import (
+    figures,
+    judgement,
+    milliseconds,
+    packed_table,
+    print_table,
+    verdict,
+)
+from softcarry.cli._console import paragraph, progress, remarks, write_json
 from softcarry.cli._options import AsJson, whole_number
 from softcarry.cli._status import FINDINGS, NOTHING_FOUND
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from softcarry.benchmarks._cases import Measured
     from softcarry.benchmarks._rates import Rate
-    from softcarry.benchmarks._timing import Spread
     from softcarry.benchmarks.row_memory import MeasuredMemory
 
 _QUICK = {"budget": 0.1, "least": 3, "most": 3}
@@ -25,7 +30,7 @@ _BUSY = 0.1
 
 
 def bench(
-    suite: Literal["rows", "merge", "sums", "emulated"],
+    suite: Literal["rows", "attention", "decode", "merge", "sums", "emulated"],
     /,
     *,
     only: Annotated[list[str] | None, Parameter(consume_multiple=1)] = None,
@@ -44,9 +49,11 @@ def bench(
     Parameters
     ----------
     suite
-        rows: reductions over rows, beside torch and SciPy. merge: merges of
-        partial outputs, beside torch. sums, emulated: emulated additions a
-        second, of running sums and of kernels.
+        rows: reductions over rows, beside torch and SciPy. attention: forward
+        on whole prompts, beside torch, with its memory and its first call.
+        decode: one query on many keys, beside torch. merge: merges of partial
+        outputs, beside torch. sums, emulated: emulated additions a second, of
+        running sums and of kernels.
     only
         Cases or groups, by the names in the table, also as GROUP/NAME.
     quick
@@ -56,7 +63,8 @@ def bench(
         those that softcarry takes by itself]
     json
         Write JSON to stdout. Keys: schema, suite, quick, machine,
-        busy_elsewhere, cases, memory; seconds, ratio and share are medians,
+        busy_elsewhere, cases, and as far as the suite has them memory,
+        start_up, doubling, limits; seconds, ratio and share are medians,
         memory is in bytes.
 
     Returns
@@ -75,6 +83,11 @@ def bench(
             "memory": [item.to_dict() for item in memory],
         }
         show = partial(_show_measured, measured, memory)
+    elif suite in ("attention", "decode"):
+        from softcarry.cli._bench_attention import measure_attention
+
+        options = _QUICK if quick else {}
+        number, missed, results, show = measure_attention(suite, only, threads, options, quick=quick)
     else:
         number, rates = _measure_rates(suite, only, threads, quick=quick)
         missed = False
@@ -159,14 +172,14 @@ def _show_measured(measured: "Sequence[Measured]", memory: "Sequence[MeasuredMem
 def _show_cases(measured: "Sequence[Measured]") -> None:
     for group in dict.fromkeys(item.case.group for item in measured):
         items = [item for item in measured if item.case.group == group]
-        lines = _table(
+        lines = packed_table(
             *("case", "beside", "ours\nms", "peer\nms", "ratio", "+-", "target", "read\nshare", "met"),
             title=_title(group, items),
             left=("case", "beside", "met"),
         )
         for item in items:
             lines.add_row(*_cells(item))
-        _print(lines)
+        print_table(lines)
         for item in items:
             if item.reason:
                 paragraph(f"{item.case.name}: {item.status}, {item.reason}")
@@ -182,24 +195,11 @@ def _title(group: str, items: "Sequence[Measured]") -> str:
 
 
 def _cells(item: "Measured") -> tuple[str, ...]:
-    case, ratio, share = item.case, item.ratio, item.share
-    target = "" if case.target is None else f">={case.target:g}"
-    share_target = "" if case.share_target is None else f">={case.share_target:.0%}"
-    return (
-        case.name,
-        case.peer,
-        _milliseconds(item.seconds),
-        _milliseconds(item.peer_seconds),
-        "-" if ratio is None else f"{ratio.median:.2f}",
-        "-" if ratio is None else f"{(ratio.high - ratio.low) / 2.0 / ratio.median:.0%}",
-        " ".join(filter(None, (target, share_target))),
-        "-" if share is None else f"{share.median:.0%}",
-        item.status if item.status != "timed" else _verdict(item.met),
-    )
+    return (item.case.name, item.case.peer, *figures(item), *judgement(item))
 
 
 def _show_memory(memory: "Sequence[MeasuredMemory]") -> None:
-    lines = _table(
+    lines = packed_table(
         *("case", "of", "result\nKiB", "beyond\nKiB", "target", "met"),
         title="memory: peak of a call",
         left=("case", "of", "met"),
@@ -212,15 +212,15 @@ def _show_memory(memory: "Sequence[MeasuredMemory]") -> None:
             f"{item.found.result / 1024:.0f}" if beyond is not None else "-",
             f"{beyond / 1024:.0f}" if beyond is not None else "-",
             "" if target is None else f"<{target / 1024:.0f}",
-            "skipped" if item.found.reason else _verdict(item.met),
+            "skipped" if item.found.reason else verdict(item.met),
         )
-    _print(lines)
+    print_table(lines)
     for reason in dict.fromkeys(item.found.reason for item in memory if item.found.reason):
         paragraph(f"memory: skipped, {reason}")
 
 
 def _show_rates(suite: str, rates: "Sequence[Rate]") -> None:
-    lines = _table(
+    lines = packed_table(
         *("case", "first\ncall s", "call\nms", "processor\nms", "million\na second"),
         title=f"emulated additions of {suite}",
         left=("case",),
@@ -229,11 +229,11 @@ def _show_rates(suite: str, rates: "Sequence[Rate]") -> None:
         lines.add_row(
             "/".join(rate.case.labels),
             f"{rate.first_call:.2f}",
-            _milliseconds(rate.seconds),
+            milliseconds(rate.seconds),
             f"{1e3 * rate.processor:.0f}",
             f"{rate.additions_a_second / 1e6:.0f}",
         )
-    _print(lines)
+    print_table(lines)
 
 
 def _show_machine(machine: dict[str, Any]) -> None:
@@ -242,28 +242,3 @@ def _show_machine(machine: dict[str, Any]) -> None:
         f"{machine['cpu']}, {machine['threads']} threads on {machine['processors']} processors, "
         f"{machine['system']}, Python {machine['python']}, softcarry {machine['softcarry']}, {libraries}"
     )
-
-
-def _table(*columns: str, title: str, left: Sequence[str]) -> "Table":
-    """Make a table whose columns stand one space apart: there are nine."""
-    lines = table(*columns, title=title, left=left)
-    lines.padding = 0
-    lines.show_edge = False
-    return lines
-
-
-def _print(lines: "Table") -> None:
-    console = output()
-    console.print(lines)
-    console.print()
-
-
-def _verdict(met: bool | None) -> str:
-    return "" if met is None else "yes" if met else "NO"
-
-
-def _milliseconds(seconds: "Spread | None") -> str:
-    if seconds is None:
-        return "-"
-    number = 1e3 * seconds.median
-    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"

@@ -160,7 +160,7 @@ def _begin_rows(element, like, problem, sequence, kv_head, rows, scale, work):
             store_element(like, work.slopes + row * size, slope)
     for row in range(0, rows, STRIP):
         store(like, work.m + row * size, filled_strip(like, -np.inf))
-        store(like, work.l + row * size, filled_strip(like, -0.0))
+        store(like, work.l + row * size, nothing)
     for place in range(0, rows * work.width, block_lanes(like)):
         store(like, work.o + place * size, filled_block(like, -0.0))
 

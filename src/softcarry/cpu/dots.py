@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from softcarry.cpu.memory import BY_TYPE, element_size, widen
+from softcarry.cpu.memory import BY_TYPE, element_size, emit_prefetch, prefetch, widen
 from softcarry.cpu.product import REGISTER
 from softcarry.cpu.simd import STRIP, Vector, broadcast, constant, intrinsic
 
@@ -31,6 +31,13 @@ _ONE_ROW_KEYS = 4
 _COLUMNS = 4 if _WIDE else 1
 """Vectors of columns of a tile."""
 _ONE_ROW_COLUMNS = 4
+_AHEAD = 8
+"""Keys: how far ahead memory is asked for. The processor alone looks too few instructions ahead, and follows no
+stride of thousands of bytes."""
+_CHUNK = 16
+"""Keys whose values are read one column tile after the other: close enough for rows to be read as a whole."""
+_LINE = 64
+"""Bytes of a cache line."""
 
 
 @intrinsic
@@ -133,7 +140,7 @@ def _dots(rows: int, keys: int) -> Any:
         def generate(context, builder, signature, arguments):
             _, _, q, q_row, k, k_token, last, d, scores = arguments
             fma = _fused(builder, kind)
-            zero, one, many = (ir.Constant(_INT64, n) for n in (0, 1, lanes))
+            zero, many = ir.Constant(_INT64, 0), ir.Constant(_INT64, lanes)
             rows_of_q = [builder.add(q, builder.mul(q_row, ir.Constant(_INT64, row))) for row in range(rows)]
             key_places = []
             for key in range(keys):
@@ -248,6 +255,9 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
                     values.append(_load_some(builder, element, at, lanes, live))
                 else:
                     values.append(_load(builder, element, at, lanes))
+            coming = builder.add(right, builder.mul(v_token, ir.Constant(_INT64, _AHEAD)))
+            for line in range(0, columns * lanes * element_bytes, _LINE):
+                emit_prefetch(builder, builder.add(coming, ir.Constant(_INT64, line)))
             after = []
             for row in range(rows):
                 at = builder.add(left, ir.Constant(_INT64, row * size))
@@ -296,6 +306,9 @@ def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel
     for j in range(0, keys, 4):
         place = k + j * k_token
         last = keys - 1 - j
+        for i in range(_AHEAD, _AHEAD + 4):
+            for line in range(0, d * element_size(element), _LINE):
+                prefetch(place + i * k_token + line)
         for row in range(0, rows, ROWS):
             target = scores + row // STRIP * panel + (j * STRIP + row % STRIP) * size
             left = q + row * q_row
@@ -318,11 +331,7 @@ def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel
 
 
 @njit
-def add_values(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row):
-    """Add terms times values to the running totals of at most a strip of rows, key after key.
-
-    More than one row are taken to be a multiple of `ROWS`.
-    """
+def _add_chunk(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row):
     size, value_size = element_size(like), element_size(element)
     lanes = dot_lanes(like)
     most, one = _COLUMNS * lanes, _ONE_ROW_COLUMNS * lanes
@@ -347,3 +356,15 @@ def add_values(element, like, terms, rows, v, v_token, keys, dv, totals, totals_
                 else:
                     _last_sums_most(element, like, left, right, v_token, keys, place, totals_row, live)
                 column += step
+
+
+@njit
+def add_values(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row):
+    """Add terms times values to the running totals of at most a strip of rows, key after key.
+
+    More than one row are taken to be a multiple of `ROWS`.
+    """
+    for first in range(0, keys, _CHUNK):
+        chunk = min(_CHUNK, keys - first)
+        left, right = terms + first * STRIP * element_size(like), v + first * v_token
+        _add_chunk(element, like, left, rows, right, v_token, chunk, dv, totals, totals_row)

@@ -354,16 +354,21 @@ def keep(array):
     return array.size
 
 
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """Write the instruction that asks for the cache line at an address, which need not be valid."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    where = builder.inttoptr(address, byte)
+    builder.call(function, [where, *(ir.Constant(_INT32, option) for option in (0, 3, 1))])
+
+
 @intrinsic
 def prefetch(typingctx, address):
     """Ask for the cache line at an address, which need not be valid, to be read soon."""
 
     def generate(context, builder, signature, arguments):
-        byte = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        where = builder.inttoptr(arguments[0], byte)
-        builder.call(function, [where, *(ir.Constant(_INT32, option) for option in (0, 3, 1))])
+        emit_prefetch(builder, arguments[0])
         return context.get_dummy_value()
 
     return types.void(types.intp), generate

@@ -20,6 +20,7 @@ from softcarry.cpu.memory import (
     claim,
     element_size,
     fence,
+    keep,
     load_byte,
     load_element,
     load_integer,
@@ -162,8 +163,9 @@ def _weigh_strip(merge, scratch, partials, row):
         gain = log_of_sums(total)
         if merge.binary:
             gain = gain * splat(gain, _LOG2E)
-        # Not −0.0 + ln 1, which is 0.0.
-        top = where_equal(total, splat(top, 1.0), top, top + gain)
+        # Not −0.0 + ln 1, which is 0.0; nor inf + NaN.
+        lse = where_equal(total, splat(top, 1.0), top, top + gain)
+        top = where_equal(top, splat(top, np.inf), top, lse)
     store(double, scratch.lse + 8 * row, top)
 
 
@@ -322,3 +324,5 @@ def merge_rows(element, state, merge, runs, units, counter):
         unit = claim(counter.ctypes.data)
     if merge.streaming:
         fence()
+    keep(numbers)
+    keep(integers)

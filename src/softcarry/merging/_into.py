@@ -16,7 +16,7 @@ from softcarry.merging._partials import (
     require_apart,
     require_writable,
 )
-from softcarry.rows._operand import element_of, is_tensor, require_plain
+from softcarry.rows._operand import is_tensor, require_plain
 
 
 def merge_output_into(
@@ -81,10 +81,10 @@ def merge_output_into(
     base = require_base(base)
     partials = partials_of([output, other], [lse, other_lse])
     shape = partials.shape
-    require_writable("output", output, output, tuple(output.shape), output.dtype)
-    require_writable("lse", lse, output, shape, lse.dtype)
-    _, read = partials.outputs
-    _, read_lse = partials.lses
+    first, read = partials.outputs
+    first_lse, read_lse = partials.lses
+    require_writable("output", output, first, tuple(first.shape), first.dtype)
+    require_writable("lse", lse, first_lse, shape, first_lse.dtype)
     allowed = None if mask is None else _mask_of(mask, output, shape)
     others = {"other": [read], "other_lse": [read_lse]}
     require_apart({"output": output, "lse": lse}, others)
@@ -92,7 +92,7 @@ def merge_output_into(
     merge_parts(
         [result, part_of(read, read_lse)],
         result,
-        element=element_of(output),
+        element=partials.element,
         shape=shape,
         dv=output.shape[-1],
         base=base,

@@ -81,9 +81,9 @@ _TABLE = (
         **{**_TORCH, "dtypes": _ALL},
     ),
     KnownSubject(
-        "softcarry-attention-carry",
-        "softcarry.attention_carry on NumPy arrays: output o / l and lse, not rounded to the dtype",
-        "softcarry.auditing.subjects.softcarry_attention:carry",
+        "softcarry-attention-prefill",
+        "softcarry.attention_carry on its path of many queries: o / l and lse, before any 16-bit rounding",
+        "softcarry.auditing.subjects.softcarry_attention:prefill",
         _ALL,
     ),
     KnownSubject(

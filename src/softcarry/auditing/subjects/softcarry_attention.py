@@ -1,9 +1,13 @@
-"""softcarry's compiled attention as subjects: the output, over NumPy arrays and torch tensors, and the carry.
+"""softcarry's compiled attention as subjects: of NumPy and of torch, of few queries and of many.
 
-A floating mask of the audit is handed over as a bias, as `softcarry.attention` takes booleans only for masks.
-The carry is declared: terms are not rounded before they meet the values, and are summed a key block at a time.
-Undeclared, bounds would allow for rounded terms in 16 bits, and at 65536 keys for a hundred times the error.
+Most calls of the audit have few queries, which go the way of decoding; for the other way more queries are put
+before them. A floating mask is handed over as a bias: ``softcarry.attention`` takes only booleans as masks.
+
+The carry is declared: terms are not rounded before they meet the values, and are summed key block by key
+block. Undeclared, bounds would allow for rounded terms in 16 bits, and for sums of all keys one by one.
 """
+
+import numpy as np
 
 from softcarry.auditing.subject import Subject
 from softcarry.auditing.subjects import KNOWN
@@ -34,14 +38,15 @@ def torch_attention() -> Subject:
     return _subject("softcarry-attention-torch", attention_kernel, "torch")
 
 
-def carry() -> Subject:
-    """Return ``softcarry.attention_carry``, called with NumPy arrays: its m, l and o are audited unrounded.
+def prefill() -> Subject:
+    """Return ``softcarry.attention_carry`` of many queries, called with NumPy arrays.
 
     Returns
     -------
     Subject
+        Its output is o / l, in the dtype of o: 16-bit inputs are held to a bound without a 16-bit rounding.
     """
-    return _subject("softcarry-attention-carry", carry_kernel, "numpy")
+    return _subject("softcarry-attention-prefill", prefill_kernel, "numpy")
 
 
 def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
@@ -52,7 +57,7 @@ def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     q, k, v : array
         (b, h, tq, d), (b, h, tk, d), (b, h, tk, dv), of NumPy or torch.
     mask : array, optional
-        Boolean, True = attend, or floating, added to the scores.
+        (b, h, tq, tk): boolean, True = attend, or floating, added to the scores.
     causal : bool
     scale : float, optional
 
@@ -64,9 +69,8 @@ def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
 
     Examples
     --------
-    >>> import numpy as np
     >>> q, k, v = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[1.0], [3.0]]]])
-    >>> output, lse = attention_kernel(q, k, v, mask=np.array([False, True]))
+    >>> output, lse = attention_kernel(q, k, v, mask=np.array([[[[False, True]]]]))
     >>> output.item(), lse.item()
     (3.0, 0.0)
     """
@@ -76,24 +80,41 @@ def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     return attention(q, k, v, **options), attention_carry(q, k, v, **options).lse
 
 
-def carry_kernel(q, k, v, *, mask=None, causal=False, scale=None):
-    """Call ``softcarry.attention_carry`` and read the output and the lse off the carry.
+def prefill_kernel(q, k, v, *, mask=None, causal=False, scale=None):
+    """Call ``softcarry.attention_carry`` with more queries before those given, and read off what is theirs.
 
     Parameters
     ----------
     q, k, v, mask, causal, scale
-        As of `attention_kernel`.
+        As of `attention_kernel`, of NumPy.
 
     Returns
     -------
-    output, lse : array
+    output, lse : ndarray
         (b, h, tq, dv) and (b, h, tq), float32, or float64 for float64, whatever the dtype of q. An empty row
         has output 0 and lse −inf.
+
+    Examples
+    --------
+    >>> q, k, v = np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 2, 1)), np.array([[[[1.0], [3.0]]]])
+    >>> output, lse = prefill_kernel(q, k, v, mask=np.array([[[[False, True]]]]))
+    >>> output.item(), lse.item()
+    (3.0, 0.0)
     """
     from softcarry._attention import attention_carry
+    from softcarry.cpu.attention_work import FEW_ROWS
 
-    summary = attention_carry(q, k, v, **_options(mask, causal, scale))
-    return summary.output, summary.lse
+    q = _behind(q, FEW_ROWS, 0.0)
+    if mask is not None:
+        mask = _behind(mask, FEW_ROWS, False if mask.dtype == bool else -np.inf)
+    carry = attention_carry(q, k, v, **_options(mask, causal, scale))
+    return carry.output[:, :, FEW_ROWS:], carry.lse[:, :, FEW_ROWS:]
+
+
+def _behind(rows, count, fill):
+    """Put as many rows before others on the third axis."""
+    before = np.full((*rows.shape[:2], count, rows.shape[3]), fill, rows.dtype)
+    return np.concatenate([before, rows], axis=2)
 
 
 def _options(mask, causal, scale):
@@ -129,6 +150,6 @@ def _carry_model(dtype):
         p_format=None,
         score_format=working,
         key_block=KEY_BLOCK,
-        # Of the compiled exponential: cpu/exponential.py states less than 1.
+        # cpu/exponential.py states less than 1 for its own.
         exp_ulps=2.0,
     )
