@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from softcarry.cpu import attention_tasks, prefill
+from softcarry.cpu import attention_tasks, decode, prefill
 from softcarry.cpu.attention_layout import KEY_BLOCK, Problem
 from softcarry.cpu.attention_results import Parts, Results
 from softcarry.cpu.attention_tasks import TASK_COLUMNS
@@ -14,9 +14,6 @@ from softcarry.cpu.memory import ELEMENTS
 from softcarry.cpu.prefill import Options
 from softcarry.cpu.product import padded_columns
 from softcarry.cpu.threads import get_num_threads, run
-
-FEW_ROWS = 32
-"""Rows, query heads that share keys by queries, up to which keys and values are streamed once for all."""
 
 _PIECE = 16 * KEY_BLOCK
 """Keys of a piece where few rows leave no other work to share out."""
@@ -47,12 +44,13 @@ class Shapes(NamedTuple):
 def attend(element: str, problem: Problem, options: Options, results: Results, shapes: Shapes) -> None:
     """Compute attention of all sequences. No result depends on the number of threads.
 
-    A sequence's path and pieces follow from its own shape, not from those beside it.
+    A sequence's path and pieces follow from its own shape, not from those beside it: where few rows, of query
+    heads that share keys, stand against the keys, these are streamed once for all.
     """
-    few = (shapes.query_counts * shapes.group <= FEW_ROWS) & (shapes.query_counts > 0)
-    many = shapes.query_counts * shapes.group > FEW_ROWS
+    few = (shapes.query_counts * shapes.group <= decode.MOST_ROWS) & (shapes.query_counts > 0)
+    many = shapes.query_counts * shapes.group > decode.MOST_ROWS
     working = "float64" if element == "float64" else "float32"
-    for chosen, kernel in ((many | few, prefill.attend_queries),):
+    for chosen, kernel in ((many, prefill.attend_queries), (few, decode.attend_groups)):
         numbers = np.flatnonzero(chosen)
         if len(numbers):
             _attend_some(element, working, problem, options, results, shapes, numbers, kernel)
