@@ -147,7 +147,14 @@ def test_dtype_and_checks_are_chosen(capsys):
         "3",
     )
     reports = json.loads(out)["reports"]
-    assert [r["subject"]["name"] for r in reports] == ["softcarry", "torch-sdpa-flash", "torch-sdpa-math"]
+    assert [r["subject"]["name"] for r in reports] == [
+        "softcarry",
+        "softcarry-attention",
+        "softcarry-attention-torch",
+        "softcarry-attention-prefill",
+        "torch-sdpa-flash",
+        "torch-sdpa-math",
+    ]
     assert all(r["subject"]["dtypes"] == ["bfloat16", "float16"] for r in reports)
     assert all({v["check"] for v in r["verdicts"]} == {"LSE"} for r in reports)
     assert reports[0]["environment"]["seed"] == 3
@@ -159,7 +166,12 @@ def test_what_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
     status, out, err = run(capsys, "audit", "--json")
     assert status == 0
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
-    assert names == ["softcarry", "control-bfloat16-carry"]
+    assert names == [
+        "softcarry",
+        "softcarry-attention",
+        "softcarry-attention-prefill",
+        "control-bfloat16-carry",
+    ]
     assert 'torch-sdpa-flash is not installed: pip install "softcarry[torch]"' in err
 
 
@@ -175,7 +187,12 @@ def test_a_library_that_is_broken_is_said_and_left_out(capsys, monkeypatch):
     status, out, err = run(capsys, "audit", "--json")
     assert status == 0
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
-    assert names == ["softcarry", "control-bfloat16-carry"]
+    assert names == [
+        "softcarry",
+        "softcarry-attention",
+        "softcarry-attention-prefill",
+        "control-bfloat16-carry",
+    ]
     assert "subject 'torch-sdpa-flash' does not load: OSError: libtorch_cpu.so: cannot open" in err
     status, out, err = run(capsys, "audit", "torch-sdpa-flash")
     assert (status, out) == (2, "")

@@ -14,7 +14,7 @@ from softcarry.auditing._calling import prepare
 from softcarry.auditing.probes import CHECKS
 from softcarry.auditing.subjects import KNOWN, load_subject
 from softcarry.auditing.subjects.softcarry_attention import attention_kernel
-from softcarry.cpu.attention_work import FEW_ROWS
+from softcarry.cpu.decode import MOST_ROWS
 
 NAMES = ["softcarry-attention", "softcarry-attention-torch", "softcarry-attention-prefill"]
 DTYPES = ["float64", "float32", "bfloat16", "float16"]
@@ -65,7 +65,7 @@ def test_no_call_of_the_subject_of_many_queries_has_few(monkeypatch):
     _attend = _computing.attend
     monkeypatch.setattr(_computing, "attend", recorded)
     examine(load_subject("softcarry-attention-prefill"), "LSE")
-    assert min(rows) > FEW_ROWS
+    assert min(rows) > MOST_ROWS
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -102,13 +102,13 @@ def prefill_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     (3.0, 0.0)
     """
     from softcarry._attention import attention_carry
-    from softcarry.cpu.attention_work import FEW_ROWS
+    from softcarry.cpu.decode import MOST_ROWS
 
-    q = _behind(q, FEW_ROWS, 0.0)
+    q = _behind(q, MOST_ROWS, 0.0)
     if mask is not None:
-        mask = _behind(mask, FEW_ROWS, False if mask.dtype == bool else -np.inf)
+        mask = _behind(mask, MOST_ROWS, False if mask.dtype == bool else -np.inf)
     carry = attention_carry(q, k, v, **_options(mask, causal, scale))
-    return carry.output[:, :, FEW_ROWS:], carry.lse[:, :, FEW_ROWS:]
+    return carry.output[:, :, MOST_ROWS:], carry.lse[:, :, MOST_ROWS:]
 
 
 def _behind(rows, count, fill):
