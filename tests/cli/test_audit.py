@@ -190,6 +190,7 @@ def test_a_library_that_is_broken_is_said_and_left_out(capsys, monkeypatch):
     assert names == [
         "softcarry",
         "softcarry-attention",
+        "softcarry-attention-torch",
         "softcarry-attention-prefill",
         "control-bfloat16-carry",
     ]

@@ -35,7 +35,7 @@ from softcarry.cpu.attention_layout import (
 from softcarry.cpu.attention_packing import pack_keys, pack_value_rows
 from softcarry.cpu.attention_results import store_part, write_row
 from softcarry.cpu.attention_tasks import load_task, task_of
-from softcarry.cpu.dots import ROWS, add_values, dot_lanes, score_keys
+from softcarry.cpu.dots import ROWS, Coming, add_values, dot_lanes, score_keys
 from softcarry.cpu.memory import (
     block_lanes,
     claim,
@@ -66,9 +66,17 @@ MOST_ROWS = 32
 _SCORE_KEYS = KEY_BLOCK + 3
 """Keys that a panel of scores has room for: `score_keys` writes beyond the last."""
 
+_TOGETHER = 4096
+"""Bytes of the vectors of a token, of the heads of keys that a unit of work takes together, at most."""
+_UNITS = 16
+"""Units of work that are left at least, for many threads to share."""
+
 
 class Workspace(NamedTuple):
-    """Addresses of what a thread holds of one unit of work, each a multiple of 64."""
+    """Addresses of what a thread holds of one unit of work, each a multiple of 64.
+
+    Of q, m, l, slopes and o there is one for each of the heads of keys that are taken together.
+    """
 
     q: int
     """(MOST_ROWS, q_row bytes), multiplied by the scale, zeros beyond d and the last row."""
@@ -80,12 +88,12 @@ class Workspace(NamedTuple):
     """Panels, (MOST_ROWS // STRIP, _SCORE_KEYS, STRIP). Lanes without a row hold what is finite or −inf."""
     terms: int
     """Of one panel, (KEY_BLOCK, STRIP)."""
-    m: int
-    l: int
     factors: int
     """Of the running output."""
     queries: int
     """The number of the query of each row, in the working type."""
+    m: int
+    l: int
     slopes: int
     o: int
     """(MOST_ROWS, width)"""
@@ -108,29 +116,54 @@ def _q_row(like, d):
 
 
 @njit
-def room(like, d, width):
+def room(like, d, width, heads):
     """Return the bytes of a workspace."""
-    numbers = KEY_BLOCK * (d + width + STRIP) + MOST_ROWS * (_SCORE_KEYS + 5 + width) + STRIP * width
-    return MOST_ROWS * _q_row(like, d) + numbers * element_size(like) + 64 * 13
+    numbers = (
+        KEY_BLOCK * (d + width + STRIP) + MOST_ROWS * (_SCORE_KEYS + 2 + heads * (3 + width)) + STRIP * width
+    )
+    return heads * MOST_ROWS * _q_row(like, d) + numbers * element_size(like) + 64 * 13
 
 
 @njit(forceinline=True)
-def workspace(like, address, d, width):
+def workspace(like, address, d, width, heads):
     """Return a workspace that begins at an address."""
     size, q_row = element_size(like), _q_row(like, d)
     q = _aligned(address)
-    k = _aligned(q + MOST_ROWS * q_row)
+    k = _aligned(q + heads * MOST_ROWS * q_row)
     v = _aligned(k + KEY_BLOCK * d * size)
     scores = _aligned(v + KEY_BLOCK * width * size)
     terms = _aligned(scores + MOST_ROWS * _SCORE_KEYS * size)
-    m = _aligned(terms + KEY_BLOCK * STRIP * size)
-    l = _aligned(m + MOST_ROWS * size)
-    factors = _aligned(l + MOST_ROWS * size)
+    factors = _aligned(terms + KEY_BLOCK * STRIP * size)
     queries = _aligned(factors + MOST_ROWS * size)
-    slopes = _aligned(queries + MOST_ROWS * size)
-    o = _aligned(slopes + MOST_ROWS * size)
-    totals = _aligned(o + MOST_ROWS * width * size)
-    return Workspace(q, k, v, scores, terms, m, l, factors, queries, slopes, o, totals, q_row, width)
+    m = _aligned(queries + MOST_ROWS * size)
+    l = _aligned(m + heads * MOST_ROWS * size)
+    slopes = _aligned(l + heads * MOST_ROWS * size)
+    o = _aligned(slopes + heads * MOST_ROWS * size)
+    totals = _aligned(o + heads * MOST_ROWS * width * size)
+    return Workspace(q, k, v, scores, terms, factors, queries, m, l, slopes, o, totals, q_row, width)
+
+
+@njit(forceinline=True)
+def _of_head(like, work, number):
+    """Return the part of a workspace that belongs to one of the heads of keys."""
+    rows = number * MOST_ROWS
+    skip = rows * element_size(like)
+    return Workspace(
+        work.q + rows * work.q_row,
+        work.k,
+        work.v,
+        work.scores,
+        work.terms,
+        work.factors,
+        work.queries,
+        work.m + skip,
+        work.l + skip,
+        work.slopes + skip,
+        work.o + skip * work.width,
+        work.totals,
+        work.q_row,
+        work.width,
+    )
 
 
 @njit
@@ -187,17 +220,18 @@ def _score_block(element, like, problem, sequence, kv_head, rows, block, begin, 
     panel = _SCORE_KEYS * STRIP * size
     if problem.k.step != element_size(element):
         pack_keys(element, like, problem, sequence, kv_head, block + begin, block + end, work.k)
-        scores = work.scores + begin * STRIP * size
-        score_keys(like, like, work.q, work.q_row, rows, work.k, d * size, end - begin, d, scores, panel)
+        scores, row = work.scores + begin * STRIP * size, d * size
+        nothing = Coming(work.k, 0, 0)
+        score_keys(like, like, work.q, work.q_row, rows, work.k, row, end - begin, d, scores, panel, nothing)
         return
     first, last = block + begin, block + end
     while first < last:
         stop = end_of_run(problem, first, last)
         k = key_address(problem, sequence, kv_head, first)
-        scores = work.scores + (first - block) * STRIP * size
-        score_keys(
-            element, like, work.q, work.q_row, rows, k, problem.k.token, stop - first, d, scores, panel
-        )
+        v = value_address(problem, sequence, kv_head, first)
+        coming = Coming(v, problem.v.token, problem.dv * element_size(element))
+        scores, token = work.scores + (first - block) * STRIP * size, problem.k.token
+        score_keys(element, like, work.q, work.q_row, rows, k, token, stop - first, d, scores, panel, coming)
         first = stop
 
 
@@ -271,8 +305,13 @@ def _add_live_values(like, scores, terms, begin, end, rows, v, width, totals):
 
 
 @njit
-def _absorb_values(element, like, problem, sequence, kv_head, row, held, block, begin, end, work):
-    """Add the terms of a panel times the values of a block to the running output."""
+def _absorb_values(
+    element, like, problem, sequence, kv_head, row, held, block, begin, end, next_head, next_keys, work
+):
+    """Add the terms of a panel times the values of a block to the running output.
+
+    The keys that are scored next are those of another head of keys, so many keys on.
+    """
     size, width, dv = element_size(like), work.width, problem.dv
     lanes, bytes_of_row = block_lanes(like), width * element_size(like)
     packed = problem.v.step != element_size(element)
@@ -281,7 +320,10 @@ def _absorb_values(element, like, problem, sequence, kv_head, row, held, block, 
         store(like, work.totals + place * size, filled_block(like, -0.0))
     if packed:
         terms, v = work.terms + begin * STRIP * size, work.v + begin * bytes_of_row
-        add_values(like, like, terms, held, v, bytes_of_row, end - begin, dv, work.totals, bytes_of_row)
+        nothing = Coming(v, 0, 0)
+        add_values(
+            like, like, terms, held, v, bytes_of_row, end - begin, dv, work.totals, bytes_of_row, nothing
+        )
     first, last = block + begin, block + end
     while first < last and not packed:
         stop = end_of_run(problem, first, last)
@@ -290,7 +332,10 @@ def _absorb_values(element, like, problem, sequence, kv_head, row, held, block, 
             work.terms + (first - block) * STRIP * size,
         )
         token = problem.v.token
-        add_values(element, like, terms, held, v, token, stop - first, dv, work.totals, bytes_of_row)
+        key = first + next_keys if first + next_keys < sequence.key_count else first
+        k = key_address(problem, sequence, next_head, key)
+        coming = Coming(k, problem.k.token, problem.d * element_size(element))
+        add_values(element, like, terms, held, v, token, stop - first, dv, work.totals, bytes_of_row, coming)
         first = stop
     if not _all_finite(like, work.totals, held, width):
         if not packed:
@@ -309,72 +354,136 @@ def _absorb_values(element, like, problem, sequence, kv_head, row, held, block, 
 
 
 @njit
-def summarise_group(element, like, problem, sequence, kv_head, rows, first, last, options, work):
-    """Leave the carries of a group's rows over the keys from ``first`` to before ``last`` in the workspace."""
+def _absorb_block(
+    element, like, problem, sequence, kv_head, rows, block, begin, end, next_head, next_keys, options, work
+):
+    """Absorb the keys from block + begin to before block + end into the carries of a group's rows."""
     size, panel = element_size(like), Strip(like)
-    _begin_rows(element, like, problem, sequence, kv_head, rows, options.scale, work)
+    pairs = _allowed(problem, sequence, kv_head, block + begin, block + end)
+    if pairs == NOTHING:
+        return
+    _score_block(element, like, problem, sequence, kv_head, rows, block, begin, end, work)
+    if problem.v.step != element_size(element):
+        row = work.width * size
+        first, last, v = block + begin, block + end, work.v + begin * row
+        pack_value_rows(element, like, problem, sequence, kv_head, first, last, row, v)
+    for row in range(0, rows, STRIP):
+        held = min(STRIP, rows - row)
+        masked, softcap = pairs != ALL, options.softcap
+        _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, masked, softcap, work)
+        scores = work.scores + row // STRIP * (_SCORE_KEYS * STRIP * size)
+        m, l, factors = work.m + row * size, work.l + row * size, work.factors + row * size
+        absorb_scores(panel, scores, work.terms, begin, end, m, l, factors, options.threshold)
+        _absorb_values(
+            element,
+            like,
+            problem,
+            sequence,
+            kv_head,
+            row,
+            held,
+            block,
+            begin,
+            end,
+            next_head,
+            next_keys,
+            work,
+        )
+
+
+@njit
+def summarise_groups(element, like, problem, sequence, kv_head, heads, rows, first, last, options, work):
+    """Leave the carries of some groups' rows over the keys from ``first`` to before ``last`` in the workspace.
+
+    The groups are those of so many heads of keys from ``kv_head`` on.
+    """
+    for number in range(heads):
+        own = _of_head(like, work, number)
+        _begin_rows(element, like, problem, sequence, kv_head + number, rows, options.scale, own)
     first_seen = first_key(problem, sequence, 0)
     start = max(first, first_seen // KEY_BLOCK * KEY_BLOCK)
     stop = min(last, last_key(problem, sequence, sequence.query_count - 1))
     for block in range(start, stop, KEY_BLOCK):
         begin, end = max(0, first_seen - block), min(KEY_BLOCK, stop - block)
-        pairs = _allowed(problem, sequence, kv_head, block + begin, block + end)
-        if pairs == NOTHING:
-            continue
-        _score_block(element, like, problem, sequence, kv_head, rows, block, begin, end, work)
-        if problem.v.step != element_size(element):
-            bytes_of_row = work.width * size
-            v = work.v + begin * bytes_of_row
-            pack_value_rows(
-                element, like, problem, sequence, kv_head, block + begin, block + end, bytes_of_row, v
+        for number in range(heads):
+            head, at_end = kv_head + number, number == heads - 1
+            next_head, next_keys = (kv_head, KEY_BLOCK) if at_end else (head + 1, 0)
+            own = _of_head(like, work, number)
+            _absorb_block(
+                element,
+                like,
+                problem,
+                sequence,
+                head,
+                rows,
+                block,
+                begin,
+                end,
+                next_head,
+                next_keys,
+                options,
+                own,
             )
-        for row in range(0, rows, STRIP):
-            held = min(STRIP, rows - row)
-            masked, softcap = pairs != ALL, options.softcap
-            _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, masked, softcap, work)
-            scores = work.scores + row // STRIP * (_SCORE_KEYS * STRIP * size)
-            m, l, factors = work.m + row * size, work.l + row * size, work.factors + row * size
-            absorb_scores(panel, scores, work.terms, begin, end, m, l, factors, options.threshold)
-            _absorb_values(element, like, problem, sequence, kv_head, row, held, block, begin, end, work)
+
+
+@njit
+def heads_together(element, problem, units):
+    """Return how many heads of keys a unit of work takes together, a divisor of their number.
+
+    Where the vectors of all heads of a token lie side by side, a page of memory and what the processor reads
+    ahead belong to several heads. No bit depends on it.
+    """
+    found, kv_heads = 1, problem.heads // problem.group
+    if 0 < problem.k.head < problem.k.token:
+        for heads in range(2, kv_heads + 1):
+            fits = heads * problem.d * element_size(element) <= _TOGETHER and units >= _UNITS * heads
+            if fits and kv_heads % heads == 0:
+                found = heads
+    return found
 
 
 @njit(nogil=True, cache=True)
 def attend_groups(element, like, problem, options, results, parts, tasks, units, width, counter):
     """Claim units of work until none is left: all rows that share a head of keys, over one piece of the keys.
 
-    With one piece the results are written, else the carry of the piece is kept for `finish_rows`.
+    The units of a piece follow each other, one a head of keys; some may be claimed together. With one piece the results are written, else the carry of the piece is kept for `finish_rows`.
     """
     size = element_size(like)
-    memory = np.empty(room(like, problem.d, width), np.uint8)
-    work = workspace(like, memory.ctypes.data, problem.d, width)
+    kv_heads, heads = problem.heads // problem.group, heads_together(element, problem, units)
+    memory = np.empty(room(like, problem.d, width, heads), np.uint8)
+    work = workspace(like, memory.ctypes.data, problem.d, width, heads)
     for place in range(0, MOST_ROWS * _SCORE_KEYS, STRIP):
         store(like, work.scores + place * size, filled_strip(like, 0.0))
     for place in range(0, MOST_ROWS, STRIP):
         store(like, work.queries + place * size, filled_strip(like, 0.0))
+    for place in range(0, heads * MOST_ROWS, STRIP):
         store(like, work.slopes + place * size, filled_strip(like, 0.0))
     run = np.zeros(2, np.int64)
     run = np.zeros(2, np.int64)
     place = 0
-    unit = claim(counter)
+    unit = claim(counter) * heads
     while unit < units:
         place = task_of(tasks, place, unit)
         task = load_task(tasks, place)
         sequence = sequence_of(problem, task.sequence)
-        piece = (unit - task.first_unit) % task.pieces
-        kv_head = (unit - task.first_unit) // task.pieces
+        piece, kv_head = (unit - task.first_unit) // kv_heads, (unit - task.first_unit) % kv_heads
         rows = problem.group * sequence.query_count
         first = piece * task.piece_keys
         last = min(sequence.key_count, first + task.piece_keys)
-        summarise_group(element, like, problem, sequence, kv_head, rows, first, last, options, work)
-        run[:] = 0
-        for row in range(rows):
-            m, l = load_element(like, work.m + row * size), load_element(like, work.l + row * size)
-            o = work.o + row * width * size
-            number = kv_head * rows + row
-            if task.pieces > 1:
-                store_part(like, parts, task.first_part + number * task.pieces + piece, m, l, o)
-            else:
-                head, query = number // sequence.query_count, number % sequence.query_count
-                write_row(element, like, problem, sequence, head, query, m, l, o, results, run.ctypes.data)
-        unit = claim(counter)
+        summarise_groups(element, like, problem, sequence, kv_head, heads, rows, first, last, options, work)
+        for number in range(heads):
+            own = _of_head(like, work, number)
+            run[:] = 0
+            for row in range(rows):
+                m, l = load_element(like, own.m + row * size), load_element(like, own.l + row * size)
+                o = own.o + row * width * size
+                within = (kv_head + number) * rows + row
+                if task.pieces > 1:
+                    store_part(like, parts, task.first_part + within * task.pieces + piece, m, l, o)
+                else:
+                    head, query = within // sequence.query_count, within % sequence.query_count
+                    write_row(
+                        element, like, problem, sequence, head, query, m, l, o, results, run.ctypes.data
+                    )
+        unit = claim(counter) * heads
     keep(memory)

@@ -6,13 +6,13 @@ are then added in halves, upper half to lower half. `add_values` sums over keys,
 first. So the bits of a row depend neither on the registers that the host has nor on the rows beside it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from softcarry.cpu.memory import BY_TYPE, element_size, emit_prefetch, prefetch, widen
+from softcarry.cpu.memory import BY_TYPE, element_size, emit_prefetch, prefetch_far, widen
 from softcarry.cpu.product import REGISTER
 from softcarry.cpu.simd import STRIP, Vector, broadcast, constant, intrinsic
 
@@ -31,13 +31,11 @@ _ONE_ROW_KEYS = 4
 _COLUMNS = 4 if _WIDE else 1
 """Vectors of columns of a tile."""
 _ONE_ROW_COLUMNS = 4
-_AHEAD = 8
-"""Keys: how far ahead memory is asked for. The processor alone looks too few instructions ahead, and follows no
-stride of thousands of bytes."""
 _CHUNK = 16
 """Keys whose values are read one column tile after the other: close enough for rows to be read as a whole."""
 _LINE = 64
-"""Bytes of a cache line."""
+"""Bytes of a cache line. Each loop asks for what the loop after it reads, values or the next keys: the processor
+alone looks too few instructions ahead, and follows no stride of thousands of bytes."""
 
 
 @intrinsic
@@ -218,17 +216,20 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
 
     Its arguments are addresses, and strides in bytes: the term of row 0 and key 0, those of the next row beside
     it, those of the next key a strip on; v and from one key to the next; how many keys; the totals and from one
-    row of them to the next; and, if the tile is masked, how many columns there are.
+    row of them to the next; if the tile is masked, how many columns there are; and what is asked for meanwhile, and
+    its stride.
     """
 
     @intrinsic
-    def sums_of(typingctx, element, like, terms, v, v_token, keys, totals, totals_row, live_lanes):
+    def sums_of(
+        typingctx, element, like, terms, v, v_token, keys, totals, totals_row, live_lanes, wanted, step
+    ):
         size, element_bytes = like.bitwidth // 8, BY_TYPE[element].size
         vector = Vector(like, _BYTES // size)
         kind, lanes = vector.llvm, vector.lanes
 
         def generate(context, builder, signature, arguments):
-            _, _, terms, v, v_token, keys, totals, totals_row, live_lanes = arguments
+            _, _, terms, v, v_token, keys, totals, totals_row, live_lanes, wanted, step = arguments
             fma = _fused(builder, kind)
             zero, one = ir.Constant(_INT64, 0), ir.Constant(_INT64, 1)
             places = []
@@ -246,7 +247,7 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
             builder.cbranch(builder.icmp_signed(">", keys, zero), loop, done)
 
             builder.position_at_end(loop)
-            index, left, right = (builder.phi(_INT64) for _ in range(3))
+            index, left, right, ahead = (builder.phi(_INT64) for _ in range(4))
             sums = [builder.phi(kind) for _ in firsts]
             values = []
             for column in range(columns):
@@ -255,9 +256,8 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
                     values.append(_load_some(builder, element, at, lanes, live))
                 else:
                     values.append(_load(builder, element, at, lanes))
-            coming = builder.add(right, builder.mul(v_token, ir.Constant(_INT64, _AHEAD)))
             for line in range(0, columns * lanes * element_bytes, _LINE):
-                emit_prefetch(builder, builder.add(coming, ir.Constant(_INT64, line)))
+                emit_prefetch(builder, builder.add(ahead, ir.Constant(_INT64, line)), 2)
             after = []
             for row in range(rows):
                 at = builder.add(left, ir.Constant(_INT64, row * size))
@@ -271,6 +271,7 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
                 (index, zero, following),
                 (left, terms, builder.add(left, ir.Constant(_INT64, STRIP * size))),
                 (right, v, builder.add(right, v_token)),
+                (ahead, wanted, builder.add(ahead, step)),
                 *zip(sums, firsts, after, strict=True),
             ]:
                 phi.add_incoming(first, before)
@@ -285,7 +286,7 @@ def _sums(rows: int, columns: int, masked: bool = False) -> Any:
                 builder.store(total, place, align=1)
             return context.get_dummy_value()
 
-        return types.void(element, like, *(types.intp,) * 7), generate
+        return types.void(element, like, *(types.intp,) * 9), generate
 
     return sums_of
 
@@ -295,20 +296,31 @@ _sums_most, _sums_one = _sums(ROWS, _COLUMNS), _sums(1, _ONE_ROW_COLUMNS)
 _last_sums_most, _last_sums_one = _sums(ROWS, 1, masked=True), _sums(1, 1, masked=True)
 
 
+class Coming(NamedTuple):
+    """Vectors, one a key, that will be read soon."""
+
+    address: int
+    token: int
+    """Stride from one key to the next."""
+    size: int
+    """Bytes of a vector."""
+
+
 @njit
-def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel):
+def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel, coming):
     """Store the products of rows of queries with consecutive keys, transposed, in panels of a strip of rows.
 
     Rows of q are padded with zeros to whole vectors of `dot_lanes`, and more than one to a multiple of `ROWS`.
-    ``panel`` is the stride from one panel to the next; each has room for 3 keys more.
+    ``panel`` is the stride from one panel to the next; each has room for 3 keys more. ``coming`` is the `Coming`
+    that is asked for meanwhile.
     """
     size = element_size(like)
     for j in range(0, keys, 4):
         place = k + j * k_token
         last = keys - 1 - j
-        for i in range(_AHEAD, _AHEAD + 4):
-            for line in range(0, d * element_size(element), _LINE):
-                prefetch(place + i * k_token + line)
+        for i in range(min(4, keys - j)):
+            for line in range(0, coming.size, _LINE):
+                prefetch_far(coming.address + (j + i) * coming.token + line)
         for row in range(0, rows, ROWS):
             target = scores + row // STRIP * panel + (j * STRIP + row % STRIP) * size
             left = q + row * q_row
@@ -331,7 +343,7 @@ def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel
 
 
 @njit
-def _add_chunk(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row):
+def _add_chunk(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row, wanted, step):
     size, value_size = element_size(like), element_size(element)
     lanes = dot_lanes(like)
     most, one = _COLUMNS * lanes, _ONE_ROW_COLUMNS * lanes
@@ -343,28 +355,38 @@ def _add_chunk(element, like, terms, rows, v, v_token, keys, dv, totals, totals_
             while column < stop:
                 right, live = v + column * value_size, min(lanes, stop - column)
                 place = totals + row * totals_row + column * size
-                step = lanes
+                width, ahead = lanes, wanted + column * value_size
                 if rows - row == 1:
                     if stop - column == one:
-                        step = one
-                        _sums_one(element, like, left, right, v_token, keys, place, totals_row, live)
+                        width = one
+                        _sums_one(
+                            element, like, left, right, v_token, keys, place, totals_row, live, ahead, step
+                        )
                     else:
-                        _last_sums_one(element, like, left, right, v_token, keys, place, totals_row, live)
+                        _last_sums_one(
+                            element, like, left, right, v_token, keys, place, totals_row, live, ahead, step
+                        )
                 elif stop - column >= most:
-                    step = most
-                    _sums_most(element, like, left, right, v_token, keys, place, totals_row, live)
+                    width = most
+                    _sums_most(
+                        element, like, left, right, v_token, keys, place, totals_row, live, ahead, step
+                    )
                 else:
-                    _last_sums_most(element, like, left, right, v_token, keys, place, totals_row, live)
-                column += step
+                    _last_sums_most(
+                        element, like, left, right, v_token, keys, place, totals_row, live, ahead, step
+                    )
+                column += width
 
 
 @njit
-def add_values(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row):
+def add_values(element, like, terms, rows, v, v_token, keys, dv, totals, totals_row, coming):
     """Add terms times values to the running totals of at most a strip of rows, key after key.
 
-    More than one row are taken to be a multiple of `ROWS`.
+    More than one row are taken to be a multiple of `ROWS`. ``coming`` is the `Coming` that is asked for
+    meanwhile.
     """
     for first in range(0, keys, _CHUNK):
         chunk = min(_CHUNK, keys - first)
         left, right = terms + first * STRIP * element_size(like), v + first * v_token
-        _add_chunk(element, like, left, rows, right, v_token, chunk, dv, totals, totals_row)
+        wanted, step = coming.address + first * coming.token, coming.token
+        _add_chunk(element, like, left, rows, right, v_token, chunk, dv, totals, totals_row, wanted, step)

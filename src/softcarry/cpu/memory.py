@@ -354,13 +354,13 @@ def keep(array):
     return array.size
 
 
-def emit_prefetch(builder: Any, address: Any) -> None:
-    """Write the instruction that asks for the cache line at an address, which need not be valid."""
+def emit_prefetch(builder: Any, address: Any, locality: int) -> None:
+    """Write the instruction that asks for a cache line; 3 puts it into the first-level cache, 2 into the second."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
     where = builder.inttoptr(address, byte)
-    builder.call(function, [where, *(ir.Constant(_INT32, option) for option in (0, 3, 1))])
+    builder.call(function, [where, *(ir.Constant(_INT32, option) for option in (0, locality, 1))])
 
 
 @intrinsic
@@ -368,7 +368,18 @@ def prefetch(typingctx, address):
     """Ask for the cache line at an address, which need not be valid, to be read soon."""
 
     def generate(context, builder, signature, arguments):
-        emit_prefetch(builder, arguments[0])
+        emit_prefetch(builder, arguments[0], 3)
+        return context.get_dummy_value()
+
+    return types.void(types.intp), generate
+
+
+@intrinsic
+def prefetch_far(typingctx, address):
+    """Ask as `prefetch` does, but for the second-level cache only."""
+
+    def generate(context, builder, signature, arguments):
+        emit_prefetch(builder, arguments[0], 2)
         return context.get_dummy_value()
 
     return types.void(types.intp), generate

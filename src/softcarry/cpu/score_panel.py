@@ -184,6 +184,23 @@ def hide_by_position(panel, queries, here, left, right, scores, begin, end):
         store(panel.working, place, where_less(at, first, none, block))
 
 
+@njit(forceinline=True)
+def _maximum(panel, scores, begin, end, top):
+    """Return the maximum of scores and ``top``, in four parts that do not wait for each other."""
+    stride = panel_lanes(panel) * element_size(panel.working)
+    second, third, fourth = top, top, top
+    whole = begin + (end - begin) // 4 * 4
+    for j in range(begin, whole, 4):
+        place = scores + j * stride
+        top = larger(load_panel(panel, place), top)
+        second = larger(load_panel(panel, place + stride), second)
+        third = larger(load_panel(panel, place + 2 * stride), third)
+        fourth = larger(load_panel(panel, place + 3 * stride), fourth)
+    for j in range(whole, end):
+        top = larger(load_panel(panel, scores + j * stride), top)
+    return larger(larger(top, second), larger(third, fourth))
+
+
 @njit
 def absorb_scores(panel, scores, terms, begin, end, m, l, factors, threshold):
     """Absorb scores into m and l, store their terms e^(s − m), and write the factors of the running output.
@@ -193,9 +210,7 @@ def absorb_scores(panel, scores, terms, begin, end, m, l, factors, threshold):
     """
     stride = panel_lanes(panel) * element_size(panel.working)
     before = load_panel(panel, m)
-    top = before
-    for j in range(begin, end):
-        top = larger(load_panel(panel, scores + j * stride), top)
+    top = _maximum(panel, scores, begin, end, before)
     top = where_less(before + filled_panel(panel, threshold), top, top, before)
     none = filled_panel(panel, -np.inf)
     shift = where_equal(top, none, filled_panel(panel, 0.0), top)
