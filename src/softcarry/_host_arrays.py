@@ -1,5 +1,6 @@
 """NumPy arrays and torch CPU tensors as compiled code sees them: an address, a shape and strides in bytes."""
 
+import functools
 import sys
 from typing import Any, NamedTuple
 
@@ -79,9 +80,15 @@ def _host_tensor(what: str, tensor: Any) -> HostArray:
     if tensor.is_neg() or tensor.is_conj():
         msg = f"{what} must not be a lazily negated or conjugated view: call resolve_neg() or resolve_conj()"
         raise DTypeError(msg)
-    size = tensor.element_size()
-    strides = tuple(size * stride for stride in tensor.stride())
-    return HostArray(tensor.data_ptr(), tuple(tensor.shape), strides, dtype_name(tensor.dtype), "torch")
+    element, size = _of_dtype(tensor.dtype)
+    strides = tuple([size * stride for stride in tensor.stride()])
+    return HostArray(tensor.data_ptr(), tuple(tensor.shape), strides, element, "torch")
+
+
+@functools.cache
+def _of_dtype(dtype: Any) -> tuple[str, int]:
+    """Return the name and the bytes of a dtype of torch."""
+    return dtype_name(dtype), dtype.itemsize
 
 
 def integers(what: str, array: Any) -> NDArray[np.int64]:

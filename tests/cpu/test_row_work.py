@@ -13,8 +13,8 @@ from row_cases import INF, NAN
 from row_oracle import assert_lse, assert_softmax, row_of
 from softcarry.cpu import row_work
 from softcarry.cpu.row_carries import GATHERED
+from softcarry.cpu.row_short import SHORT
 from softcarry.cpu.row_sums import CHUNK
-from softcarry.cpu.row_tiles import SHORT
 from softcarry.cpu.row_work import row_carries_of, top_of_rows, write_softmax
 from softcarry.cpu.threads import get_num_threads, set_num_threads
 from vector_calls import DTYPES, address, operand_of
@@ -158,12 +158,10 @@ def test_how_rows_are_cut(threads, contiguous):
     cuts = {}
     for rows in (1, 2, 7, 64, 5000, 10**6):
         for length in (1, 63, 64, 65, 512, 513, 16384, 16385, 128256, 10**7, 2**31 + 5, 2**40):
-            x = operand_of(np.zeros((1, 1), np.float32))
-            step = 4 if contiguous else 4 * rows
-            x = x._replace(rows=x.rows._replace(step=step), row_count=rows, length=length)
             for k in (None, 1, length // 2 + 1):
-                most = {} if k is None else {"most": length // (16 * k)}
-                used, grid = row_work._cut(x, row_work._group(x, contiguous), **most)
+                most = 4096 if k is None else length // (16 * k)
+                work = row_work._cut("float32", "float32", rows, length, contiguous, most, threads)
+                used, grid = work.threads, work.grid
                 assert (grid.rows, grid.length) == (rows, length)
                 assert 1 <= used <= threads
                 assert grid.piece % CHUNK == 0
@@ -171,8 +169,10 @@ def test_how_rows_are_cut(threads, contiguous):
                 assert (grid.pieces - 1) * grid.piece < length <= grid.pieces * grid.piece
                 assert 1 <= grid.segments <= grid.pieces
                 # What is worth threads is cut into enough units for them, if it can be.
-                if used > 1 and k is None:
-                    assert grid.units >= min(used, grid.pieces * -(-rows // grid.group))
+                if rows * length >= 2**17 and k is None:
+                    possible = min(threads, rows * length // 2**16, grid.pieces * -(-rows // grid.group))
+                    assert used == min(possible, grid.units)
+                    assert used >= min(2, possible)
                 # All lists of the best k together are no larger than the row, nor is one of them short.
                 if k is not None and grid.segments > 1:
                     assert grid.segments * k * 16 <= length
@@ -183,8 +183,7 @@ def test_how_rows_are_cut(threads, contiguous):
             cuts[rows, length] = grid.piece, grid.pieces
     set_num_threads(3)
     for (rows, length), cut in cuts.items():
-        x = operand_of(np.zeros((1, 1), np.float32))._replace(row_count=rows, length=length)
-        grid = row_work._cut(x, 8)[1]
+        grid = row_work._cut("float32", "float32", rows, length, contiguous, 4096, 3).grid
         assert (grid.piece, grid.pieces) == cut
 
 

@@ -3,21 +3,23 @@
 from typing import Any, NamedTuple
 
 from softcarry._arrays import Array
-from softcarry._attention._operands import Operands, operands, pair_array
+from softcarry._attention._operands import Operands, PairArray, operands, pair_array
 from softcarry._attention._options import (
+    Reach,
     require_reach,
     require_scale,
     require_softcap,
     require_splits,
     require_threshold,
 )
-from softcarry._attention._problem import Call, call_of, heads_of, per_head
+from softcarry._attention._problem import call_of, heads_of, per_head
 from softcarry._attention._sequences import Sequences, sequences
 from softcarry._host_arrays import HostArray, empty_like, host_array, require_writable_output
 from softcarry.carry import Carry
+from softcarry.cpu.attention_cut import Shapes
 from softcarry.cpu.attention_layout import Heads
 from softcarry.cpu.attention_results import Results
-from softcarry.cpu.attention_work import Shapes, attend
+from softcarry.cpu.attention_work import attend
 from softcarry.cpu.prefill import Options
 
 _NOWHERE = Heads(0, 0, 0, 0)
@@ -26,11 +28,19 @@ _NOWHERE = Heads(0, 0, 0, 0)
 class _Checked(NamedTuple):
     given: Operands
     of: Sequences
-    call: Call
-    options: Options
+    reach: Reach
+    mask: PairArray | None
+    bias: PairArray | None
+    slopes: Any
     sinks: Any
+    options: Options
     splits: int
-    inputs: dict[str, HostArray]
+
+    @property
+    def inputs(self) -> dict[str, HostArray]:
+        """What an output must not overlap."""
+        pairs = {"mask": self.mask, "bias": self.bias}
+        return self.given._asdict() | {name: pair.array for name, pair in pairs.items() if pair is not None}
 
 
 def computed_output(q: Array, k: Array, v: Array, out: Array | None, **options: Any) -> Array:
@@ -90,18 +100,21 @@ def _checked(
 ) -> _Checked:
     given = operands(q, k, v, paged=block_table is not None)
     of = sequences(given, kv_lengths, cu_seqlens, block_table)
-    pairs = {
-        name: None if array is None else pair_array(name, array, of.pair_shape)
-        for name, array in (("mask", mask), ("bias", bias))
-    }
-    reach = require_reach(causal, window)
-    options = Options(
-        require_scale(scale, given.q.shape[3]), require_softcap(softcap), require_threshold(rescale_threshold)
+    return _Checked(
+        given,
+        of,
+        require_reach(causal, window),
+        None if mask is None else pair_array("mask", mask, of.pair_shape),
+        None if bias is None else pair_array("bias", bias, of.pair_shape),
+        per_head("alibi", alibi, given, of.sequence_count),
+        per_head("sinks", sinks, given),
+        Options(
+            require_scale(scale, given.q.shape[3]),
+            require_softcap(softcap),
+            require_threshold(rescale_threshold),
+        ),
+        require_splits(splits),
     )
-    slopes = per_head("alibi", alibi, given, len(of))
-    call = call_of(given, of, reach, pairs["mask"], pairs["bias"], slopes)
-    inputs = given._asdict() | {name: pair.array for name, pair in pairs.items() if pair is not None}
-    return _Checked(given, of, call, options, per_head("sinks", sinks, given), require_splits(splits), inputs)
 
 
 def _attend(checked: _Checked, output: HostArray | None, carry: tuple[int, ...] | None) -> None:
@@ -109,19 +122,20 @@ def _attend(checked: _Checked, output: HostArray | None, carry: tuple[int, ...] 
     given, of = checked.given, checked.of
     if 0 in given.q.shape[:3]:
         return
+    call = call_of(given, of, checked.reach, checked.mask, checked.bias, checked.slopes, output)
     m, l, o = carry or (0, 0, 0)
     sinks = 0 if checked.sinks is None else checked.sinks.ctypes.data
-    call = checked.call
-    if output is not None:
-        call.place_output(output, of)
     results = Results(_NOWHERE if output is None else heads_of(output), o, m, l, given.q.shape[2], sinks)
     shapes = Shapes(
         given.heads,
         given.heads // given.kv_heads,
         given.q.shape[3],
         given.v.shape[3],
-        of.query_counts,
-        of.key_counts,
+        given.working,
+        of.query_counts.tobytes(),
+        of.key_counts.tobytes(),
         checked.splits,
     )
     attend(given.q.element, call.problem, checked.options, results, shapes)
+    # What the problem has addresses of outlives the call.
+    del call

@@ -1,5 +1,6 @@
 """A checked call of attention, in the numbers that the kernels take."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,10 +8,10 @@ from numpy.typing import NDArray
 
 from softcarry._attention._operands import Operands, PairArray
 from softcarry._attention._options import Reach
-from softcarry._attention._sequences import Sequences
+from softcarry._attention._sequences import Sequences, plain_sequences
 from softcarry._host_arrays import NUMPY_DTYPES, HostArray, real_numbers
 from softcarry.cpu import attention_layout
-from softcarry.cpu.attention_layout import COLUMNS, Heads, Pairs, Problem
+from softcarry.cpu.attention_layout import Heads, Pairs, Problem
 from softcarry.errors import ShapeError
 
 _ELEMENTS = ("float32", "float64", "bfloat16", "float16")
@@ -21,12 +22,7 @@ class Call(NamedTuple):
     """A problem, and the arrays whose addresses it holds."""
 
     problem: Problem
-    table: NDArray[np.int64]
     held: tuple[Any, ...]
-
-    def place_output(self, output: HostArray, of: Sequences) -> None:
-        """Say where the outputs of the sequences lie."""
-        _place(self.table, attention_layout.OUTPUT, output, of, of.first_queries, shared=of.packed)
 
 
 def heads_of(array: HostArray) -> Heads:
@@ -41,24 +37,15 @@ def call_of(
     mask: PairArray | None,
     bias: PairArray | None,
     slopes: NDArray[Any] | None,
+    output: HostArray | None,
 ) -> Call:
     """Put a call together."""
-    table = np.zeros((max(len(of), 1), COLUMNS), np.int64)
-    layout = attention_layout
-    _place(table, layout.QUERIES, given.q, of, of.first_queries, shared=of.packed)
-    for column, array in ((layout.KEYS, given.k), (layout.VALUES, given.v)):
-        _place(table, column, array, of, of.first_keys, shared=of.packed_keys or of.pages is not None)
-    batch = np.zeros(len(of), np.int64) if of.packed else np.arange(len(of))
-    rows = slice(0, len(of))
-    for column, pairs in ((layout.MASK, mask), (layout.BIAS, bias)):
-        if pairs is not None:
-            of_batch, _, of_query, of_key = pairs.strides
-            table[rows, column] = batch * of_batch + of.first_queries * of_query + of.first_keys * of_key
-    table[rows, layout.QUERY_COUNT], table[rows, layout.KEY_COUNT] = of.query_counts, of.key_counts
-    if of.pages is not None:
-        table[rows, layout.PAGES] = of.pages.ctypes.data + np.arange(len(of)) * of.pages.strides[0]
-    heads, tokens = given.heads, given.q.shape[2]
-    table[rows, layout.FIRST_ROW] = batch * heads * tokens + of.first_queries
+    strides = tuple(
+        None if array is None else array.strides for array in (given.q, given.k, given.v, output, mask, bias)
+    )
+    table = _table(of.plain, of.key_counts.tobytes(), given.q.shape[1:3], strides) if of.plain else None
+    if table is None:
+        table = _written(of, given.q.shape[1:3], strides)
     paged = of.pages is not None
     problem = Problem(
         heads_of(given.q),
@@ -66,9 +53,9 @@ def call_of(
         heads_of(given.v),
         _pairs(mask),
         _pairs(bias),
-        table.ctypes.data,
-        heads,
-        heads // given.kv_heads if given.kv_heads else 1,
+        table.__array_interface__["data"][0],
+        given.heads,
+        given.heads // given.kv_heads if given.kv_heads else 1,
         given.q.shape[3],
         given.v.shape[3],
         reach.left,
@@ -80,15 +67,44 @@ def call_of(
         0 if slopes is None else slopes.ctypes.data,
         slopes.strides[0] if slopes is not None and slopes.ndim == 2 else 0,
     )
-    return Call(problem, table, (of.pages, slopes))
+    return Call(problem, (table, of.pages, slopes))
 
 
-def _place(
-    table: NDArray[np.int64], column: int, array: HostArray, of: Sequences, first: Any, *, shared: bool
-) -> None:
-    """Write the offsets of the first tokens of sequences, which share a batch entry or have one each."""
-    entries = 0 if shared else np.arange(len(of))
-    table[: len(of), column] = entries * array.strides[0] + first * array.strides[2]
+@functools.lru_cache(maxsize=256)
+def _table(
+    plain: tuple[int, int, int, int], key_counts: bytes, heads_and_tokens: tuple[int, ...], strides: tuple
+) -> NDArray[np.int64]:
+    """Return the table of sequences of a plain batch, remembered: making it takes as long as a small call."""
+    of = plain_sequences(*plain)._replace(key_counts=np.frombuffer(key_counts, np.int64))
+    return _written(of, heads_and_tokens, strides)
+
+
+def _written(of: Sequences, heads_and_tokens: tuple[int, ...], strides: tuple) -> NDArray[np.int64]:
+    """Return the table of sequences, from the strides of q, k, v, output, mask and bias."""
+    table = np.zeros((max(of.sequence_count, 1), attention_layout.COLUMNS), np.int64)
+    rows = table[: of.sequence_count]
+    q, k, v, output, mask, bias = strides
+    batch = np.zeros(of.sequence_count, np.int64) if of.packed else np.arange(of.sequence_count)
+    kv_batch = np.zeros(of.sequence_count, np.int64) if of.packed_keys or of.pages is not None else batch
+    for column, array, entry, first in (
+        (attention_layout.QUERIES, q, batch, of.first_queries),
+        (attention_layout.KEYS, k, kv_batch, of.first_keys),
+        (attention_layout.VALUES, v, kv_batch, of.first_keys),
+        (attention_layout.OUTPUT, output, batch, of.first_queries),
+    ):
+        if array is not None:
+            rows[:, column] = entry * array[0] + first * array[2]
+    for column, pairs in ((attention_layout.MASK, mask), (attention_layout.BIAS, bias)):
+        if pairs is not None:
+            rows[:, column] = batch * pairs[0] + of.first_queries * pairs[2] + of.first_keys * pairs[3]
+    heads, tokens = heads_and_tokens
+    rows[:, attention_layout.QUERY_COUNT] = of.query_counts
+    rows[:, attention_layout.KEY_COUNT] = of.key_counts
+    rows[:, attention_layout.FIRST_ROW] = batch * heads * tokens + of.first_queries
+    if of.pages is not None:
+        first_page = of.pages.__array_interface__["data"][0]
+        rows[:, attention_layout.PAGES] = first_page + np.arange(of.sequence_count) * of.pages.strides[0]
+    return table
 
 
 def _pairs(pairs: PairArray | None) -> Pairs:

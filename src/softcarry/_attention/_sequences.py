@@ -1,5 +1,6 @@
 """The sequences of a call of attention: a batch of equal ones, packed ones, or ones with keys in pages."""
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,12 @@ class Sequences(NamedTuple):
     """(n, pages): the table of pages, contiguous."""
     pair_shape: tuple[int, int, int, int]
     """What masks and biases are broadcast to."""
+    plain: tuple[int, int, int, int] | None = None
+    """Of a plain batch: the arguments of `plain_sequences`."""
 
-    def __len__(self) -> int:
+    @property
+    def sequence_count(self) -> int:
+        """How many sequences there are."""
         return len(self.query_counts)
 
 
@@ -47,10 +52,8 @@ def sequences(given: Operands, kv_lengths: Any, cu_seqlens: Any, block_table: An
     tk = given.k.shape[2]
     shape = (batch, heads, tq, tk)
     if cu_seqlens is None:
-        zeros = np.zeros(batch, np.int64)
-        counts = np.full(batch, tk, np.int64)
-        keys = _limited(counts, kv_lengths)
-        return Sequences(zeros, np.full(batch, tq, np.int64), zeros, keys, False, False, None, shape)
+        of = plain_sequences(*shape)
+        return of if kv_lengths is None else of._replace(key_counts=_limited(of.key_counts, kv_lengths))
     _require_one_batch(given, "q, k and v")
     both = isinstance(cu_seqlens, tuple | list) and len(cu_seqlens) == 2 and np.ndim(cu_seqlens[0]) == 1
     of_queries, of_keys = cu_seqlens if both else (cu_seqlens, cu_seqlens)
@@ -64,6 +67,16 @@ def sequences(given: Operands, kv_lengths: Any, cu_seqlens: Any, block_table: An
         raise ShapeError(msg)
     counts = _limited(np.diff(keys), kv_lengths)
     return Sequences(queries[:-1], np.diff(queries), keys[:-1], counts, True, True, None, shape)
+
+
+@functools.lru_cache(maxsize=256)
+def plain_sequences(batch: int, heads: int, tq: int, tk: int) -> Sequences:
+    """Return the sequences of a batch of equal ones; the arrays are shared and not to be written to."""
+    zeros = np.zeros(batch, np.int64)
+    counts = (np.full(batch, count, np.int64) for count in (tq, tk))
+    queries, keys = counts
+    shape = (batch, heads, tq, tk)
+    return Sequences(zeros, queries, zeros, keys, False, False, None, shape, shape)
 
 
 def _paged(given: Operands, kv_lengths: Any, cu_seqlens: Any, block_table: Any) -> Sequences:

@@ -75,6 +75,9 @@ def write_row(element, like, problem, sequence, head, query, m, l, o, results, r
     size, lanes, dv = element_size(like), block_lanes(like), problem.dv
     no_keys = m == -np.inf and l == l
     weight = type(like)(1.0)
+    if no_keys:
+        # What nothing was added to is −0.
+        l = type(like)(0.0)
     if l != l:
         # The maximum passes over a NaN score, the sum does not.
         m = type(like)(np.nan)

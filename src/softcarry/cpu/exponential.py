@@ -12,6 +12,7 @@ from typing import Any
 from numba import njit, types
 from numba.core.extending import overload
 
+from softcarry.cpu.scaling import scaled
 from softcarry.cpu.simd import Vector, fma, larger, power_of_two, splat
 
 _SINGLE = (
@@ -49,6 +50,8 @@ _SINGLE_SHIFT, _DOUBLE_SHIFT = 1.5 * 2.0**23, 1.5 * 2.0**52
 # an exponent above, the result is subnormal, and rounded as it should be.
 _SINGLE_LOWEST, _DOUBLE_LOWEST = -127.0, -1023.0
 _LN2 = 0.6931471805599453
+# For sums with a term of 1: the results are normal numbers, too small to be seen in such a sum.
+_SINGLE_LIVE, _DOUBLE_LIVE = -87.0, -708.0
 
 _COMPILED_ONLY = "a vector exists in compiled code only: call this from a function under numba.njit"
 
@@ -97,6 +100,15 @@ def exp_in_sum(x):
     raise TypeError(_COMPILED_ONLY)
 
 
+def exp_in_live_sum(x):
+    r"""e^x as `exp_in_sum`, for sums in which a term of 1 is sure: below −87 (−708) it is that of −87.
+
+    It is then at most 2^−125, and −inf adds that to a sum of at least 1, whose last place it can't reach. The
+    power of two is always a normal number, and the product one instruction of AVX-512.
+    """
+    raise TypeError(_COMPILED_ONLY)
+
+
 @overload(exp2, jit_options={"forceinline": True})
 def _exp2(x):
     if not isinstance(x, Vector):
@@ -136,6 +148,26 @@ def _exponential(in_sum: bool) -> Callable[..., Any]:
         return implementation
 
     return make
+
+
+@overload(exp_in_live_sum, jit_options={"forceinline": True})
+def _exp_in_live_sum(x):
+    if not isinstance(x, Vector):
+        return None
+    single = x.scalar == types.float32
+    power = _single_power if single else _double_power
+    shift = _SINGLE_SHIFT if single else _DOUBLE_SHIFT
+    high = _SINGLE_LOG2E[0] if single else _DOUBLE_LOG2E[0]
+    lowest = _SINGLE_LIVE if single else _DOUBLE_LIVE
+
+    def implementation(x):
+        x = larger(splat(x, lowest), x)
+        shifted = fma(x, splat(x, high), splat(x, shift))
+        n = shifted - splat(x, shift)
+        f = fma(x, splat(x, high), splat(x, 0.0) - n)
+        return scaled(power(f), n, shifted)
+
+    return implementation
 
 
 overload(exp, jit_options={"forceinline": True})(_exponential(in_sum=False))

@@ -383,3 +383,6 @@ def prefetch_far(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
+
+
+_BY_TYPE, _widen = BY_TYPE, widen  # until both builders are done

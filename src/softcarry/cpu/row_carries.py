@@ -9,17 +9,10 @@ from numpy.typing import NDArray
 
 from softcarry.cpu.memory import claim, element_size, load_element, store, store_element
 from softcarry.cpu.row_layout import gather, row_address, row_addresses
+from softcarry.cpu.row_short import SCRATCH, SHORT, gather_eight, in_place, summarise_eight
+from softcarry.cpu.row_signals import await_helpers
 from softcarry.cpu.row_sums import CHUNK, absorb, absorb_chunk, log_sum_exp, merge_pieces
-from softcarry.cpu.row_tiles import (
-    SHORT,
-    TILE,
-    load_tile,
-    log_of_sums,
-    shift_of,
-    store_carries,
-    store_strip,
-    summarise_tile,
-)
+from softcarry.cpu.row_tiles import log_of_sums, shift_of, store_carries, store_strip
 from softcarry.cpu.simd import STRIP, narrowed, splat, where_equal, widened
 
 GATHERED = 32 * CHUNK
@@ -110,17 +103,24 @@ def finish_rows(element, out_element, rows, grid, results, first_row, last_row):
 
 
 @njit
-def _do_short_rows(element, out_element, rows, length, results, first_row, last_row, scratch):
+def _do_short_rows(element, out_element, rows, length, results, first_row, last_row, working, scratch):
     """Summarise rows of at most SHORT elements and write what is asked for."""
     m, l, targets, lse_place = results.m.ctypes.data, results.l.ctypes.data, results.targets, results.lse
-    tile, terms = scratch[:TILE], scratch[TILE:]
     columns, out = targets.shape[1], results.logprobs
-    shifts, logarithms = np.empty(STRIP), np.empty(STRIP)
+    size, width = element_size(element), element_size(working)
+    gathered, wide = scratch + SCRATCH * width, np.float64(0.0)
+    keeping = results.l.size > 0
+    shifts, logarithms = scratch, scratch + STRIP * 8
     for row in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - row)
-        load_tile(element, rows, row, held, length, tile)
-        top, total = summarise_tile(tile, length, terms)
-        store_carries(tile[0], m, l, row, held, top, total)
+        if in_place(element, rows, row, held):
+            source, stride = row_address(rows, row), rows.stride
+        else:
+            gather_eight(element, rows, row, held, length, gathered)
+            source, stride = gathered, SHORT * size
+        top, total = summarise_eight(element, working, source, stride, length, False, scratch, 0, 0, 0)
+        if keeping:
+            store_carries(working, m, l, row, held, top, total)
         logarithm = log_of_sums(total)
         if lse_place:
             lse = narrowed(widened(top) + logarithm, top)
@@ -128,34 +128,38 @@ def _do_short_rows(element, out_element, rows, length, results, first_row, last_
             place = lse_place + row * element_size(out_element)
             store_strip(out_element, place, where_equal(top, infinite, infinite, lse), held)
         if columns:
-            store(shifts[0], shifts.ctypes.data, widened(shift_of(top)))
-            store(logarithms[0], logarithms.ctypes.data, logarithm)
+            store(wide, shifts, widened(shift_of(top)))
+            store(wide, logarithms, logarithm)
             for r in range(held):
+                shift, of_l = load_element(wide, shifts + r * 8), load_element(wide, logarithms + r * 8)
                 for t in range(columns):
-                    x = np.float64(tile[targets[row + r, t] * STRIP + r])
+                    x = np.float64(load_element(element, source + r * stride + targets[row + r, t] * size))
                     place = out + ((row + r) * columns + t) * element_size(out_element)
-                    store_element(out_element, place, type(tile[0])((x - shifts[r]) - logarithms[r]))
+                    store_element(out_element, place, type(working)((x - shift) - of_l))
 
 
 @njit(nogil=True, cache=True)
-def carry_rows(element, out_element, rows, grid, segments, units, counter, results):
+def carry_rows(element, out_element, rows, grid, segments, units, counter, helpers, results):
     """Claim units of work until none is left; rows in one segment are finished with it."""
     m, l = results.m, results.l
     gathering = grid.length > SHORT and rows.step != element_size(element)
     # Memory that a thread takes and gives back interrupts the others: none is taken in vain.
     buffer = np.empty(GATHERED if gathering else 0, np.uint8)
-    scratch = np.empty(2 * TILE, m.dtype)
-    unit = claim(counter.ctypes.data)
+    working = np.zeros(1, m.dtype)[0]
+    scratch = np.empty(2 * SCRATCH if grid.length <= SHORT else 0, m.dtype)
+    unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
         first = unit % segments * grid.segment * grid.piece
         last = min(grid.length, first + grid.segment * grid.piece)
         if grid.length <= SHORT:
-            _do_short_rows(element, out_element, rows, last, results, first_row, last_row, scratch)
+            place = scratch.ctypes.data
+            _do_short_rows(element, out_element, rows, last, results, first_row, last_row, working, place)
         else:
             place = buffer.ctypes.data
             summarise_group(element, rows, grid, first_row, last_row, first, last, m, l, place)
             if segments == 1:
                 finish_rows(element, out_element, rows, grid, results, first_row, last_row)
-        unit = claim(counter.ctypes.data)
+        unit = claim(counter)
+    await_helpers(counter, helpers)

@@ -22,17 +22,19 @@ from softcarry.cpu.memory import (
 )
 from softcarry.cpu.row_carries import GATHERED, merge_row, summarise_group
 from softcarry.cpu.row_layout import gather, row_address, row_addresses, scatter
-from softcarry.cpu.row_sums import CHUNK
-from softcarry.cpu.row_tiles import (
+from softcarry.cpu.row_short import (
+    SCRATCH,
     SHORT,
-    TILE,
-    load_tile,
-    log_of_sums,
-    shift_of,
-    store_carries,
-    store_tile,
-    summarise_tile,
+    gather_eight,
+    in_place,
+    scatter_eight,
+    summarise_eight,
+    write_differences,
+    write_products,
 )
+from softcarry.cpu.row_signals import await_helpers
+from softcarry.cpu.row_sums import CHUNK
+from softcarry.cpu.row_tiles import log_of_sums, shift_of
 from softcarry.cpu.simd import STRIP, narrowed, splat, where_equal
 
 
@@ -143,30 +145,39 @@ def write_group(
 
 @njit
 def _write_short_rows(
-    element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
+    element, out_element, rows, out, length, logarithms, empty, first_row, last_row, working, scratch
 ):
     """Summarise and write rows of at most SHORT elements."""
-    tile, terms = scratch[:TILE], scratch[TILE:]
-    size = STRIP * tile.itemsize
-    m_place, l_place = m.ctypes.data, l.ctypes.data
-    source, target = tile.ctypes.data, terms.ctypes.data
+    size, out_size = element_size(element), element_size(out_element)
+    gathered = scratch + SCRATCH * element_size(working)
+    scattered = gathered + SCRATCH * size
     for row in range(first_row, last_row, STRIP):
         held = min(STRIP, last_row - row)
-        load_tile(element, rows, row, held, grid.length, tile)
-        top, total = summarise_tile(tile, grid.length, terms)
-        store_carries(tile[0], m_place, l_place, row, held, top, total)
+        if in_place(element, rows, row, held):
+            source, stride = row_address(rows, row), rows.stride
+        else:
+            gather_eight(element, rows, row, held, length, gathered)
+            source, stride = gathered, SHORT * size
+        direct = in_place(out_element, out, row, held)
+        if direct:
+            target, out_stride = row_address(out, row), out.stride
+        else:
+            target, out_stride = scattered, SHORT * out_size
+        top, total = summarise_eight(
+            element, working, source, stride, length, not logarithms, scratch, target, out_stride, out_size
+        )
         without, of_empty = splat(top, -np.inf), splat(top, empty)
         if logarithms:
+            logarithm = where_equal(top, without, of_empty, narrowed(log_of_sums(total), top))
             shift = shift_of(top)
-            factor = where_equal(top, without, of_empty, narrowed(log_of_sums(total), top))
-            for j in range(grid.length):
-                x = load_strip(tile[0], source + j * size)
-                store(tile[0], target + j * size, (x - shift) - factor)
+            write_differences(
+                element, out_element, source, stride, target, out_stride, length, shift, logarithm
+            )
         else:
             factor = where_equal(top, without, of_empty, splat(top, 1.0) / total)
-            for j in range(grid.length):
-                store(tile[0], target + j * size, load_strip(tile[0], target + j * size) * factor)
-        store_tile(out_element, out, row, held, grid.length, terms)
+            write_products(working, out_element, target, out_stride, length, factor, scratch)
+        if not direct:
+            scatter_eight(out_element, out, row, held, length, scattered)
 
 
 @njit(nogil=True, cache=True)
@@ -179,6 +190,7 @@ def softmax_rows(
     segments,
     units,
     counter,
+    helpers,
     m,
     l,
     summarising,
@@ -192,8 +204,10 @@ def softmax_rows(
     """
     direct = rows.step == element_size(element) and out.step == element_size(out_element)
     buffer = np.empty(0 if direct or grid.length <= SHORT else 3 * GATHERED, np.uint8)
-    scratch = np.empty(2 * TILE, m.dtype)
-    unit = claim(counter.ctypes.data)
+    working = np.zeros(1, m.dtype)[0]
+    # The last part is for rows that are gathered, and scattered.
+    scratch = np.empty(3 * SCRATCH if grid.length <= SHORT else 0, m.dtype)
+    unit = claim(counter)
     while unit < units:
         first_row = unit // segments * grid.group
         last_row = min(grid.rows, first_row + grid.group)
@@ -201,9 +215,19 @@ def softmax_rows(
         last = min(grid.length, first + grid.segment * grid.piece)
         if grid.length <= SHORT:
             _write_short_rows(
-                element, out_element, rows, out, grid, m, l, logarithms, empty, first_row, last_row, scratch
+                element,
+                out_element,
+                rows,
+                out,
+                grid.length,
+                logarithms,
+                empty,
+                first_row,
+                last_row,
+                working,
+                scratch.ctypes.data,
             )
-            unit = claim(counter.ctypes.data)
+            unit = claim(counter)
             continue
         if summarising:
             place = buffer.ctypes.data
@@ -229,6 +253,7 @@ def softmax_rows(
                 last,
                 buffer.ctypes.data,
             )
-        unit = claim(counter.ctypes.data)
+        unit = claim(counter)
     if streaming:
         fence()
+    await_helpers(counter, helpers)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from numba import njit
 
-from softcarry.cpu.exponential import exp_in_sum
+from softcarry.cpu.exponential import exp_in_live_sum
 from softcarry.cpu.memory import (
     block_lanes,
     element_size,
@@ -20,6 +20,15 @@ from softcarry.cpu.memory import (
     load_partial,
     load_strip,
     prefetch,
+)
+from softcarry.cpu.row_keys import (
+    KEYS,
+    highest_keys,
+    larger_keys,
+    largest_key,
+    lowest_keys,
+    smaller_keys,
+    smallest_key,
 )
 from softcarry.cpu.simd import STRIP, folded_maximum, folded_sum, lane_maximum, lane_sum, larger
 
@@ -35,9 +44,27 @@ def chunk_maximum(element, address, count):
     """Return the largest of ``count`` elements, −inf for none; a NaN is passed over."""
     size, lanes = element_size(element), block_lanes(element)
     end = address + count * size
-    strip = filled_strip(element, -np.inf)
+    if size == 2 and count >= KEYS:
+        start = address
+        keys = lowest_keys(element)
+        while address + KEYS * size <= end:
+            keys = larger_keys(element, address, keys)
+            address += KEYS * size
+        top = largest_key(element, keys)
+        if top < 0.0:
+            keys = highest_keys(element)
+            for at in range(start, address, KEYS * size):
+                keys = smaller_keys(element, at, keys)
+            top = smallest_key(element, keys)
+        if address == end and top == top:
+            return top
+        # Of a NaN nothing more is known than that there is one, and what is left is less than a block or two.
+        address = address if top == top else start
+        strip = filled_strip(element, top if top == top else -np.inf)
+    else:
+        strip = filled_strip(element, -np.inf)
     if address + lanes * size <= end:
-        block = filled_block(element, -np.inf)
+        block = filled_block(element, lane_maximum(strip))
         while address + lanes * size <= end:
             block = larger(load_block(element, address), block)
             address += lanes * size
@@ -64,18 +91,20 @@ def chunk_sum(element, address, count, shift):
             stop = min(end, address + _RUN * lanes * size)
             while address + lanes * size <= stop:
                 # The next chunk comes from memory while this one is computed.
-                prefetch(address + CHUNK * size)
-                prefetch(address + CHUNK * size + 64)
-                run = run + exp_in_sum(load_block(element, address) - shifts)
+                for line in range(0, lanes * size, 64):
+                    prefetch(address + CHUNK * size + line)
+                run = run + exp_in_live_sum(load_block(element, address) - shifts)
                 address += lanes * size
             sums = sums + run
         strip = folded_sum(sums)
     strip_shifts = filled_strip(element, shift)
     while address + STRIP * size <= end:
-        strip = strip + exp_in_sum(load_strip(element, address) - strip_shifts)
+        strip = strip + exp_in_live_sum(load_strip(element, address) - strip_shifts)
         address += STRIP * size
     if address < end:
-        strip = strip + exp_in_sum(load_partial(element, address, (end - address) // size) - strip_shifts)
+        strip = strip + exp_in_live_sum(
+            load_partial(element, address, (end - address) // size) - strip_shifts
+        )
     return lane_sum(strip)
 
 
@@ -95,7 +124,10 @@ def absorb_chunk(element, address, count, m, l):
     if top > m:
         l *= math.exp(np.float64(m) - np.float64(top))
         m = top
-    l += chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
+    total = chunk_sum(element, address, count, m if m != -np.inf else type(m)(0.0))
+    # Without a live score there is no term of 1, in which what −inf has come to would vanish.
+    if m != -np.inf or total != total:
+        l += total
     # The maximum passes over a NaN, but l does not. l is NaN too where m = +inf, which a NaN outranks.
     if l != l and m == m and (m != np.inf or _has_nan(element, address, count)):
         m = type(m)(np.nan)

@@ -10,23 +10,40 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from softcarry.cpu.exponential import exp
 from softcarry.cpu.memory import (
     block_lanes,
     claim,
     element_size,
     filled_block,
+    filled_strip,
     load_block,
     load_element,
+    load_strip,
+    store,
     store_element,
     store_integer,
+    transpose,
 )
 from softcarry.cpu.row_carries import GATHERED, clear_pieces, merge_row
-from softcarry.cpu.row_layout import gather, row_addresses
+from softcarry.cpu.row_layout import gather, row_address, row_addresses
 from softcarry.cpu.row_order import keep_best, sort_best
+from softcarry.cpu.row_short import SCRATCH, SHORT, gather_eight, in_place, summarise_eight
+from softcarry.cpu.row_signals import await_helpers
 from softcarry.cpu.row_softmax import normaliser, write_exponentials
 from softcarry.cpu.row_sums import CHUNK, absorb_chunk, log_sum_exp
-from softcarry.cpu.row_tiles import SHORT, TILE, load_tile, rank_tile, store_carries, summarise_tile
-from softcarry.cpu.simd import STRIP, lanes_above, lowest_bit
+from softcarry.cpu.row_tiles import lse_of, shift_of, store_carries, store_strip
+from softcarry.cpu.row_vectors import where_above
+from softcarry.cpu.simd import (
+    STRIP,
+    folded_maximum,
+    lanes_above,
+    larger,
+    lowest_bit,
+    repeated,
+    splat,
+    where_equal,
+)
 
 
 @njit
@@ -195,32 +212,118 @@ def _fill_lists(
                 )
 
 
+@njit(forceinline=True)
+def _pick(working, tile, length, steps, scores, places):
+    """Take the best scores of the rows of a tile, write them and their negative places, and put NaN there.
+
+    Of equals the first is taken. There must be no NaN but where a score has been taken, and beyond the last.
+    """
+    width, lanes = element_size(working), block_lanes(working)
+    step, size = lanes // STRIP, STRIP * width
+    best, at = filled_block(working, -np.inf), filled_block(working, -np.inf)
+    for j in range(0, length, step):
+        x = load_block(working, tile + j * size)
+        at = where_above(x, best, load_block(working, steps) - filled_block(working, j), at)
+        best = larger(x, best)
+    top = folded_maximum(best)
+    first = folded_maximum(where_equal(best, repeated(top), at, filled_block(working, -np.inf)))
+    store(working, places, first)
+    for r in range(STRIP):
+        place = -load_element(working, places + r * width)
+        if place == np.inf:
+            # What is left of the row is −inf, which is above nothing.
+            place = _first_infinity(working, tile + r * width, length)
+            store_element(working, places + r * width, type(working)(-place))
+        # The score itself: the maximum of 0 and −0 is either.
+        taken = tile + np.int64(place) * size + r * width
+        store_element(working, scores + r * width, load_element(working, taken))
+        store_element(working, taken, type(working)(np.nan))
+
+
 @njit
-def _top_of_short_rows(element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch):
-    """Do all of rows of at most SHORT elements, by the ranks of all their scores."""
-    all_m, all_l, places = results.m, results.l, _places(results)
-    m_place, l_place = all_m.ctypes.data, all_l.ctypes.data
-    tile, ranks, listed = scratch[:TILE], scratch[TILE : 2 * TILE], scratch[2 * TILE :]
-    order = np.empty(SHORT, np.int64)
-    for first in range(first_row, last_row, STRIP):
-        held = min(STRIP, last_row - first)
-        load_tile(element, rows, first, held, grid.length, tile)
-        top, total = summarise_tile(tile, grid.length, ranks)
-        store_carries(tile[0], m_place, l_place, first, held, top, total)
-        rank_tile(tile, grid.length, ranks)
+def _first_infinity(working, column, length):
+    for j in range(length):
+        if load_element(working, column + j * STRIP * element_size(working)) == -np.inf:
+            return type(working)(j)
+    return type(working)(0)
+
+
+@njit
+def _sort_row(element, working, source, length, k, scores, places):
+    """Write the best k of a row that holds NaN, and their negative places."""
+    size, width = element_size(element), STRIP * element_size(working)
+    listed, order = np.empty(length, type(working)), np.arange(length)
+    for j in range(length):
+        listed[j] = load_element(element, source + j * size)
+    sort_best(listed, order, 0, length)
+    for j in range(k):
+        store_element(working, scores + j * width, listed[j])
+        store_element(working, places + j * width, type(working)(-order[j]))
+
+
+@njit(forceinline=True)
+def _fill_tile(element, working, source, stride, length, tile):
+    """Transpose eight rows into a tile, and put NaN behind them, to the end of a block."""
+    size, width, step = element_size(element), element_size(working), block_lanes(working) // STRIP
+    whole = length - length % STRIP
+    for j in range(0, whole, STRIP):
+        transpose(element, source + j * size, stride, working, tile + j * STRIP * width, STRIP * width)
+    for j in range(whole, length):
+        for r in range(STRIP):
+            x = load_element(element, source + r * stride + j * size)
+            store_element(working, tile + (j * STRIP + r) * width, x)
+    for j in range(length, -(-length // step) * step):
+        store(working, tile + j * STRIP * width, filled_strip(working, np.nan))
+
+
+@njit
+def _top_of_short_rows(
+    element, out_element, rows, length, k, empty, m, l, places, first_row, last_row, working, scratch
+):
+    """Do all of rows of at most SHORT elements, eight at a time: their best, then their next, k times."""
+    size, width, out_size = element_size(element), element_size(working), element_size(out_element)
+    gathered, tile = scratch, scratch + SCRATCH * width
+    scores = tile + (SCRATCH + block_lanes(working)) * width
+    taken, steps = scores + SCRATCH * width, scores + 2 * SCRATCH * width
+    for i in range(block_lanes(working)):
+        store_element(working, steps + i * width, type(working)(-(i // STRIP)))
+    for row in range(first_row, last_row, STRIP):
+        held = min(STRIP, last_row - row)
+        if in_place(element, rows, row, held):
+            source, stride = row_address(rows, row), rows.stride
+        else:
+            gather_eight(element, rows, row, held, length, gathered)
+            source, stride = gathered, SHORT * size
+        top, total = summarise_eight(element, working, source, stride, length, False, 0, 0, 0, 0)
+        store_carries(working, m, l, row, held, top, total)
+        store_strip(working, places.lse + row * width, lse_of(top, total), held)
+        if lanes_above(top, filled_strip(working, np.inf)):
+            for r in range(STRIP):
+                at = r * width
+                _sort_row(element, working, source + r * stride, length, k, scores + at, taken + at)
+        else:
+            _fill_tile(element, working, source, stride, length, tile)
+            for j in range(k):
+                at = j * STRIP * width
+                _pick(working, tile, length, steps, scores + at, taken + at)
+        shift = shift_of(top)
+        factor = where_equal(top, splat(top, -np.inf), splat(top, empty), splat(top, 1.0) / total)
+        for j in range(k):
+            probability = exp(load_strip(working, scores + j * STRIP * width) - shift) * factor
+            store(working, tile + j * STRIP * width, probability)
         for r in range(held):
-            m, l = all_m[first + r], all_l[first + r]
-            for j in range(grid.length):
-                rank = int(ranks[j * STRIP + r]) if m == m else j
-                listed[rank], order[rank] = tile[j * STRIP + r], j
-            if m != m:
-                # Ranks know no NaN.
-                sort_best(listed, order, 0, grid.length)
-            _finish_row(out_element, m, l, k, empty, listed, order, 0, places, first + r)
+            for j in range(k):
+                at, to = (j * STRIP + r) * width, (row + r) * k + j
+                store_element(working, places.scores + to * width, load_element(working, scores + at))
+                store_integer(places.indices + to * 8, -np.int64(load_element(working, taken + at)))
+                probability = load_element(working, tile + at)
+                store_element(out_element, places.probabilities + to * out_size, probability)
 
 
 @njit(nogil=True, cache=True)
-def top_rows(element, out_element, rows, grid, segments, units, counter, capacity, k, empty, lists, results):
+def top_rows(
+    element, out_element, rows, grid, segments, units, counter, helpers, capacity, k, empty, lists, results
+):
     """Claim units of work until none is left; rows in one segment are finished with it.
 
     Rows of several segments have their lists in ``lists``, and are finished by `finish_top`.
@@ -228,7 +331,8 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
     m, l, places = results.m, results.l, _places(results)
     gathering = grid.length > SHORT and rows.step != element_size(element)
     buffer = np.empty(GATHERED if gathering else 0, np.uint8)
-    scratch = np.empty(2 * TILE + SHORT, m.dtype)
+    working = np.zeros(1, m.dtype)[0]
+    scratch = np.empty(5 * SCRATCH if grid.length <= SHORT else 0, m.dtype)
     # Rows that are gathered are done side by side, others one after the other.
     room = 1 if rows.step == element_size(element) else grid.group
     if segments > 1 or grid.length <= SHORT:
@@ -240,7 +344,7 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
         np.empty(room, np.int64),
         np.empty(room, m.dtype),
     )
-    unit = claim(counter.ctypes.data)
+    unit = claim(counter)
     while unit < units:
         segment = unit % segments
         first_row = unit // segments * grid.group
@@ -250,7 +354,19 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
         place = buffer.ctypes.data
         if grid.length <= SHORT:
             _top_of_short_rows(
-                element, out_element, rows, grid, k, empty, results, first_row, last_row, scratch
+                element,
+                out_element,
+                rows,
+                grid.length,
+                k,
+                empty,
+                m.ctypes.data,
+                l.ctypes.data,
+                places,
+                first_row,
+                last_row,
+                working,
+                scratch.ctypes.data,
             )
         elif segments > 1:
             held = first_row * segments + segment
@@ -277,4 +393,5 @@ def top_rows(element, out_element, rows, grid, segments, units, counter, capacit
                 _fill_lists(element, rows, grid, 1, row, stop, first, last, capacity, k, own, 0, m, l, place)
                 for r in range(stop - row):
                     _finish_lists(out_element, grid, 1, capacity, k, empty, own, r, m, l, places, row + r)
-        unit = claim(counter.ctypes.data)
+        unit = claim(counter)
+    await_helpers(counter, helpers)

@@ -10,10 +10,11 @@ from softcarry.cpu import row_carries, row_softmax, row_top
 from softcarry.cpu.compiling import ready
 from softcarry.cpu.memory import ELEMENTS
 from softcarry.cpu.row_layout import SIZES, Grid, Operand
+from softcarry.cpu.row_short import SHORT
 from softcarry.cpu.row_sums import CHUNK
-from softcarry.cpu.row_tiles import SHORT
+from softcarry.cpu.row_team import share
 from softcarry.cpu.simd import STRIP
-from softcarry.cpu.threads import get_num_threads, run
+from softcarry.cpu.threads import get_num_threads
 
 _PIECE = 8 * CHUNK
 """Elements of a piece, unless a row would have more than _PIECES."""
@@ -26,6 +27,9 @@ _STREAMED = 2**24
 """Bytes of an output that is written past the caches: it is larger than what they would keep."""
 
 
+_NO_TARGETS = np.empty((0, 0), np.int64)
+
+
 class Top(NamedTuple):
     """The best k of each row, best first, and the rows' carries."""
 
@@ -36,6 +40,20 @@ class Top(NamedTuple):
     lse: NDArray[np.floating]
 
 
+class _Work(NamedTuple):
+    """What is known of a call from the types and the shape alone."""
+
+    threads: int
+    grid: Grid
+    working: type[np.floating]
+    scalars: tuple[Any, ...]
+    """Those that stand for the element types."""
+    elements: tuple[str, ...]
+    """Their names."""
+    units: tuple[int, int]
+    """Segments of a row, and units in all."""
+
+
 def row_carries_of(
     x: Operand,
     *,
@@ -43,6 +61,7 @@ def row_carries_of(
     lse: int = 0,
     targets: NDArray[np.int64] | None = None,
     logprobs: int = 0,
+    keep: bool = True,
 ) -> tuple[NDArray[np.floating], NDArray[np.float64]]:
     """Return m and l (rows,) of all rows, and write what else is asked for; there is at least one element.
 
@@ -57,21 +76,23 @@ def row_carries_of(
         C-contiguous, each in range.
     logprobs : int
         Address of (rows, t), contiguous.
+    keep : bool
+        Whether m and l are wanted; otherwise they may be empty.
     """
-    threads, grid = _cut(x, _group(x, x.contiguous))
+    work = _work(x, out_element or x.element, x.contiguous)
+    grid = work.grid
+    count = grid.rows * grid.pieces if keep or grid.length > SHORT else 0
     results = row_carries.CarryResults(
-        np.empty(grid.rows * grid.pieces, _working(x)),
-        np.empty(grid.rows * grid.pieces),
+        np.empty(count, work.working),
+        np.empty(count),
         lse,
-        np.empty((grid.rows, 0), np.int64) if targets is None else targets,
+        _NO_TARGETS if targets is None else targets,
         logprobs,
     )
-    elements = (x.element, out_element or x.element)
-    scalars = tuple(ELEMENTS[name] for name in elements)
-    _share(row_carries.carry_rows, elements, (*scalars, x.rows, grid), threads, grid, (results,))
+    _share(row_carries.carry_rows, work, (x.rows, grid), (results,))
     if grid.segments > 1:
-        arguments: tuple[Any, ...] = (*scalars, x.rows, grid, results, 0, grid.rows)
-        ready(row_carries.finish_rows, elements, arguments)
+        arguments: tuple[Any, ...] = (*work.scalars, x.rows, grid, results, 0, grid.rows)
+        ready(row_carries.finish_rows, work.elements, arguments)
         row_carries.finish_rows(*arguments)
     return results.m[:: grid.pieces], results.l[:: grid.pieces]
 
@@ -89,23 +110,20 @@ def write_softmax(x: Operand, out: Operand, *, logarithms: bool, empty: float) -
         −∞.
     """
     contiguous = x.contiguous and out.contiguous
-    threads, grid = _cut(x, _group(x, contiguous))
-    m, l = np.empty(grid.rows * grid.pieces, _working(x)), np.empty(grid.rows * grid.pieces)
+    work = _work(x, out.element, contiguous)
+    grid = work.grid
+    count = grid.rows * grid.pieces if grid.length > SHORT else 0
+    m, l = np.empty(count, work.working), np.empty(count)
     size = SIZES[out.element]
-    aligned = (
-        out.rows.address % size == 0 and not (out.outer[:, 1] % size).any() and out.rows.stride % size == 0
-    )
-    streaming = contiguous and aligned and out.row_count * out.length * size >= _STREAMED
-    elements = (x.element, out.element)
-    fixed = (*(ELEMENTS[name] for name in elements), x.rows, out.rows, grid)
-    if grid.segments == 1:
-        options = (m, l, True, logarithms, empty, streaming)
-        _share(row_softmax.softmax_rows, elements, fixed, threads, grid, options)
-        return
-    row_carries_into(x, grid, threads, m, l)
-    _share(
-        row_softmax.softmax_rows, elements, fixed, threads, grid, (m, l, False, logarithms, empty, streaming)
-    )
+    streaming = contiguous and out.row_count * out.length * size >= _STREAMED
+    if streaming:
+        rows = out.rows
+        streaming = not (rows.address % size or (out.outer[:, 1] % size).any() or rows.stride % size)
+    fixed = (x.rows, out.rows, grid)
+    if grid.segments > 1:
+        row_carries_into(x, work, m, l)
+    options = (m, l, grid.segments == 1, logarithms, empty, streaming)
+    _share(row_softmax.softmax_rows, work, fixed, options)
 
 
 def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, empty: float) -> Top:
@@ -124,10 +142,10 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
         The probability in a row without live scores.
     """
     # Each segment keeps a list, and all lists together are not to outgrow the rows.
-    threads, grid = _cut(x, _group(x, x.contiguous), most=x.length // (16 * k))
+    work = _work(x, out_element, x.contiguous, most=x.length // (16 * k))
+    grid, working = work.grid, work.working
     # Room for as many more as are kept makes the work on a full list worth what it throws out.
     capacity = min(2 * k + 32, x.length)
-    working = _working(x)
     results = row_top.TopResults(
         np.empty(grid.rows * grid.pieces, working),
         np.empty(grid.rows * grid.pieces),
@@ -142,13 +160,11 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     lists = row_top.TopLists(
         np.empty(room, working), np.empty(room, np.int64), np.empty(held, np.int64), np.empty(held, working)
     )
-    elements = (x.element, out_element)
-    scalars = tuple(ELEMENTS[name] for name in elements)
     options = (capacity, k, empty, lists, results)
-    _share(row_top.top_rows, elements, (*scalars, x.rows, grid), threads, grid, options)
+    _share(row_top.top_rows, work, (x.rows, grid), options)
     if grid.segments > 1:
-        arguments: tuple[Any, ...] = (scalars[1], grid, grid.segments, *options)
-        ready(row_top.finish_top, elements, arguments)
+        arguments: tuple[Any, ...] = (work.scalars[1], grid, grid.segments, *options)
+        ready(row_top.finish_top, work.elements, arguments)
         row_top.finish_top(*arguments)
     return Top(
         results.scores.reshape(grid.rows, k),
@@ -159,53 +175,56 @@ def top_of_rows(x: Operand, k: int, *, out_element: str, probabilities: int, emp
     )
 
 
-def row_carries_into(
-    x: Operand, grid: Grid, threads: int, m: NDArray[np.floating], l: NDArray[np.float64]
-) -> None:
+def row_carries_into(x: Operand, work: _Work, m: NDArray[np.floating], l: NDArray[np.float64]) -> None:
     """Summarise segments of rows and merge them into the first piece of each row of m, l (rows · pieces)."""
-    results = row_carries.CarryResults(m, l, 0, np.empty((grid.rows, 0), np.int64), 0)
-    elements = (x.element, x.element)
-    scalars = tuple(ELEMENTS[name] for name in elements)
-    _share(row_carries.carry_rows, elements, (*scalars, x.rows, grid), threads, grid, (results,))
-    arguments: tuple[Any, ...] = (*scalars, x.rows, grid, results, 0, grid.rows)
-    ready(row_carries.finish_rows, elements, arguments)
+    grid = work.grid
+    results = row_carries.CarryResults(m, l, 0, _NO_TARGETS, 0)
+    scalar = ELEMENTS[x.element]
+    work = work._replace(elements=(x.element, x.element), scalars=(scalar, scalar))
+    _share(row_carries.carry_rows, work, (x.rows, grid), (results,))
+    arguments: tuple[Any, ...] = (scalar, scalar, x.rows, grid, results, 0, grid.rows)
+    ready(row_carries.finish_rows, work.elements, arguments)
     row_carries.finish_rows(*arguments)
 
 
-def _working(x: Operand) -> type[np.floating]:
-    return np.float64 if x.element == "float64" else np.float32
-
-
-def _group(x: Operand, contiguous: bool) -> int:
-    """Rows that one unit of work takes: whole tiles, or what the buffer holds where they are gathered."""
-    if x.length <= SHORT:
-        return -(-_UNIT // (x.length * STRIP)) * STRIP
-    if not contiguous:
-        return row_carries.GATHERED // (CHUNK * SIZES[x.element])
-    return max(1, _UNIT // x.length)
-
-
-def _cut(x: Operand, group: int, *, most: int = _PIECES) -> tuple[int, Grid]:
-    """Return how many threads the work is worth, and how it is cut up, with at most so many segments."""
-    threads = max(1, min(get_num_threads(), x.row_count * x.length // _SHARE))
-    return threads, _grid(x.row_count, x.length, group, most, threads)
+def _work(x: Operand, out_element: str, contiguous: bool, *, most: int = _PIECES) -> _Work:
+    """Return how the work on rows is cut up, with at most so many segments of a row."""
+    return _cut(x.element, out_element, x.row_count, x.length, contiguous, most, get_num_threads())
 
 
 @functools.lru_cache(maxsize=256)
-def _grid(rows: int, length: int, group: int, most: int, threads: int) -> Grid:
+def _cut(
+    element: str, out_element: str, rows: int, length: int, contiguous: bool, most: int, threads: int
+) -> _Work:
+    threads = max(1, min(threads, rows * length // _SHARE))
+    group = _group(element, length, contiguous)
     piece = max(_PIECE, -(-length // (_PIECES * CHUNK)) * CHUNK)
     pieces = -(-length // piece)
     groups = -(-rows // group)
     segments = max(1, min(pieces, most, -(-4 * threads // groups))) if threads > 1 else 1
-    return Grid(rows, length, piece, pieces, group, -(-pieces // segments))
+    grid = Grid(rows, length, piece, pieces, group, -(-pieces // segments))
+    elements = (element, out_element)
+    return _Work(
+        min(threads, grid.units),
+        grid,
+        np.float64 if element == "float64" else np.float32,
+        tuple(ELEMENTS[name] for name in elements),
+        elements,
+        (grid.segments, grid.units),
+    )
 
 
-def _share(
-    kernel: Any, elements: tuple[str, ...], fixed: tuple, threads: int, grid: Grid, rest: tuple
-) -> None:
+def _group(element: str, length: int, contiguous: bool) -> int:
+    """Rows that one unit of work takes: whole eights, or what the buffer holds where they are gathered."""
+    if length <= SHORT:
+        return -(-_UNIT // (length * STRIP)) * STRIP
+    if not contiguous:
+        return row_carries.GATHERED // (CHUNK * SIZES[element])
+    return max(1, _UNIT // length)
+
+
+def _share(kernel: Any, work: _Work, fixed: tuple, rest: tuple) -> None:
     """Run a kernel in threads that claim the units of a grid."""
-    counter = np.zeros(1, np.int64)
-    arguments = (*fixed, grid.segments, grid.units, counter, *rest)
-    ready(kernel, elements, arguments)
-    # What a late call looks at, the counter, is among the arguments, and so outlives it.
-    run(lambda: kernel(*arguments), min(threads, grid.units))
+    fixed = (*work.scalars, *fixed, *work.units)
+    ready(kernel, work.elements, (*fixed, 0, 0, *rest))
+    share(kernel, fixed, rest, work.threads)

@@ -160,6 +160,7 @@ def _of_targets(x: Array, axis: int, chosen: _Chosen, dtype: DType | str | None,
             out_element=element,
             targets=np.ascontiguousarray(chosen.indices).reshape(count, -1),
             logprobs=address_of(result),
+            keep=False,
         )
     return returned(chosen.place(result), out)
 

@@ -120,7 +120,17 @@ def _not_real(what: str, dtype: DType) -> DTypeError:
 
 def element_of(array: Array) -> str:
     """Return the name of an array's element type, one of four."""
-    return _NUMPY_NAMES[array.dtype] if isinstance(array, np.ndarray) else dtype_name(array.dtype)
+    return name_of(array.dtype)
+
+
+def name_of(dtype: DType) -> str:
+    """Return the bare name of a dtype; those of NumPy take a microsecond to find out, and are remembered."""
+    return _NUMPY_NAMES.get(dtype) or _name_of(dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _name_of(dtype: DType) -> str:
+    return dtype_name(dtype)
 
 
 def require_axis(array: Array, axis: Any) -> int:
@@ -149,17 +159,15 @@ def operand(array: Array, axis: int) -> Operand:
         address, strides = array.__array_interface__["data"][0], array.strides
     else:
         address, strides = array.data_ptr(), tuple(SIZES[element] * stride for stride in array.stride())
-    shape = tuple(array.shape)
-    count, innermost, outer, place = _rows_of(shape, strides, axis)
-    step = strides[axis] if shape[axis] > 1 else SIZES[element]
-    return Operand(element, Rows(address, step, *innermost, place, len(outer)), count, shape[axis], outer)
+    count, length, step, innermost, outer, place = _rows_of(tuple(array.shape), strides, axis, SIZES[element])
+    return Operand(element, Rows(address, step, *innermost, place, len(outer)), count, length, outer)
 
 
 @functools.lru_cache(maxsize=256)
 def _rows_of(
-    shape: tuple[int, ...], strides: tuple[int, ...], axis: int
-) -> tuple[int, tuple[int, int], NDArray[np.int64], int]:
-    """Return the number of rows, length and stride of their innermost axis, the others, and their address.
+    shape: tuple[int, ...], strides: tuple[int, ...], axis: int, size: int
+) -> tuple[int, int, int, tuple[int, int], NDArray[np.int64], int]:
+    """Return number, length and step of the rows, length and stride of their innermost axis, and the others.
 
     It is remembered, since what Python does before a kernel takes as long as a kernel of small rows.
     """
@@ -168,7 +176,9 @@ def _rows_of(
     ]
     *others, innermost = _coalesced(axes)
     outer = np.array(others, np.int64).reshape(-1, 2)
-    return math.prod(length for length, _ in axes), innermost, outer, outer.__array_interface__["data"][0]
+    count = math.prod(length for length, _ in axes)
+    step = strides[axis] if shape[axis] > 1 else size
+    return count, shape[axis], step, innermost, outer, outer.__array_interface__["data"][0]
 
 
 def _coalesced(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:

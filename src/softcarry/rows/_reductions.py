@@ -82,7 +82,7 @@ def logsumexp(
     element = require_out(x, final, out, dtype) if out is not None else result_element(x, dtype)
     result = made_like(x, final, element)
     if math.prod(shape):
-        row_carries_of(operand(x, axis), out_element=element, lse=address_of(result))
+        row_carries_of(operand(x, axis), out_element=element, lse=address_of(result), keep=False)
     else:
         result[...] = -math.inf
     return returned(result, out)

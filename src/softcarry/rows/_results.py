@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from softcarry._arrays import Array, DType, dtype_name
+from softcarry._arrays import Array, DType
 from softcarry.cpu.row_layout import SIZES
 from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor, require_plain
+from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor, name_of, require_plain
 
 Empty = Literal["zero", "nan"]
 
@@ -84,7 +84,7 @@ def result_element(x: Array, dtype: DType | str | None) -> str:
     element = element_of(x)
     if dtype is None:
         return element
-    name = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    name = dtype if isinstance(dtype, str) else name_of(dtype)
     allowed = ("float64",) if element == "float64" else ("float32", "float16", "bfloat16")
     if name not in allowed:
         msg = (
@@ -118,7 +118,7 @@ def require_out(x: Array, shape: tuple[int, ...], out: Any, dtype: DType | str |
     if tuple(out.shape) != tuple(shape):
         msg = f"out must have shape {tuple(shape)}, got {tuple(out.shape)}"
         raise ShapeError(msg)
-    name = dtype_name(out.dtype)
+    name = name_of(out.dtype)
     if name not in SIZES or (isinstance(out, np.ndarray) and not out.dtype.isnative):
         msg = f"out must hold float64, float32, float16 or bfloat16 in native order, got {out.dtype}"
         raise DTypeError(msg)
@@ -158,6 +158,8 @@ def _require_writable(out: Any) -> None:
 
 def _overlaps_itself(array: Array) -> bool:
     view = _bytes_view(array)
+    if view.flags.c_contiguous:
+        return False
     reach = view.dtype.itemsize
     for stride, length in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
         if stride < reach:
