@@ -1,12 +1,13 @@
 """Attention of few queries: keys and values are streamed once for all rows that share them.
 
-The rows are those of all query heads of a group, head after head. Their products with the keys of a block, and
-of their terms with its values, read both where they lie; nothing is copied but what does not lie contiguous.
+The rows are those of all query heads of a group, head after head. Their products with the keys of a block,
+and of their terms with its values, read both where they lie; no vector is copied but those whose elements do
+not follow each other.
 
 References
 ----------
-T. Dao, D. Haziza, F. Massa and G. Sizov, "Flash-Decoding for long-context inference", 2023: keys are split, and
-the carries of the pieces merged.
+T. Dao, D. Haziza, F. Massa and G. Sizov, "Flash-Decoding for long-context inference", 2023: keys are split,
+and the carries of the pieces merged.
 """
 
 from typing import NamedTuple
@@ -393,9 +394,10 @@ def _absorb_block(
 
 @njit
 def summarise_groups(element, like, problem, sequence, kv_head, heads, rows, first, last, options, work):
-    """Leave the carries of some groups' rows over the keys from ``first`` to before ``last`` in the workspace.
+    """Leave the carries of some groups' rows, over the keys of one piece, in the workspace.
 
-    The groups are those of so many heads of keys from ``kv_head`` on.
+    The groups are those of so many heads of keys from ``kv_head`` on; the keys, from ``first`` to before
+    ``last``.
     """
     for number in range(heads):
         own = _of_head(like, work, number)
@@ -446,7 +448,8 @@ def heads_together(element, problem, units):
 def attend_groups(element, like, problem, options, results, parts, tasks, units, width, counter):
     """Claim units of work until none is left: all rows that share a head of keys, over one piece of the keys.
 
-    The units of a piece follow each other, one a head of keys; some may be claimed together. With one piece the results are written, else the carry of the piece is kept for `finish_rows`.
+    The units of a piece follow each other, one a head of keys; some may be claimed together. With one piece
+    the results are written, else the carry of the piece is kept for `finish_rows`.
     """
     size = element_size(like)
     kv_heads, heads = problem.heads // problem.group, heads_together(element, problem, units)
@@ -458,7 +461,6 @@ def attend_groups(element, like, problem, options, results, parts, tasks, units,
         store(like, work.queries + place * size, filled_strip(like, 0.0))
     for place in range(0, heads * MOST_ROWS, STRIP):
         store(like, work.slopes + place * size, filled_strip(like, 0.0))
-    run = np.zeros(2, np.int64)
     run = np.zeros(2, np.int64)
     place = 0
     unit = claim(counter) * heads

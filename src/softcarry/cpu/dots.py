@@ -1,9 +1,12 @@
 """Products of few rows with vectors that are streamed from memory: the innermost loops of decoding.
 
-Both read keys or values where they lie, in the type they lie in, and widen them in registers. `score_keys` sums
-along the vectors: lane c of a sum takes the products c, c + 16, c + 32, … (8 apart in float64), and the lanes
-are then added in halves, upper half to lower half. `add_values` sums over keys, one after the other, from the
-first. So the bits of a row depend neither on the registers that the host has nor on the rows beside it.
+Both read keys or values where they lie, in the type they lie in, and widen them in registers. `score_keys`
+sums along the vectors: lane c of a sum takes the products c, c + 16, c + 32, … (8 apart in float64), and the
+lanes are then added in halves, upper half to lower half. `add_values` sums over keys, one after the other, from
+the first. So the bits of a row depend neither on the registers that the host has nor on the rows beside it.
+
+Each loop asks for what the loop after it reads, values or the next keys: the processor by itself looks too few
+instructions ahead, and follows no stride of thousands of bytes.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +37,7 @@ _ONE_ROW_COLUMNS = 4
 _CHUNK = 16
 """Keys whose values are read one column tile after the other: close enough for rows to be read as a whole."""
 _LINE = 64
-"""Bytes of a cache line. Each loop asks for what the loop after it reads, values or the next keys: the processor
-alone looks too few instructions ahead, and follows no stride of thousands of bytes."""
+"""Bytes of a cache line."""
 
 
 @intrinsic
@@ -89,8 +91,8 @@ def _fused(builder: Any, kind: Any) -> Any:
 def _sum_lanes(builder: Any, vectors: list[Any], size: int) -> tuple[Any, list[int]]:
     """Return the vector that holds the sums of the lanes of vectors, at most as many as lanes, and where.
 
-    Two vectors at a time are folded in halves into one, until their lanes are single numbers; a vector that is
-    alone is folded with itself.
+    Two vectors at a time are folded in halves into one, until their lanes are single numbers; a vector that
+    is alone is folded with itself.
     """
     lanes = vectors[0].type.count
     # The lanes of a vector, and which of the vectors a lane belongs to.
@@ -124,9 +126,9 @@ def _sum_lanes(builder: Any, vectors: list[Any], size: int) -> tuple[Any, list[i
 def _dots(rows: int, keys: int) -> Any:
     """Return the intrinsic that stores the products of rows of queries with keys.
 
-    Its arguments are addresses, and strides in bytes: q and from one row to the next; k and from one key to the
-    next; the number of the last key, which stands for those beyond; the length of the vectors; and where the
-    product of row 0 and key 0 goes. Those of the next row lie beside it, those of the next key a strip on.
+    Its arguments are addresses, and strides in bytes: q and from one row to the next; k and from one key to
+    the next; the number of the last key, which stands for those beyond; the length of the vectors; and where
+    the product of row 0 and key 0 goes. Those of the next row lie beside it, those of the next key a strip on.
     """
 
     @intrinsic
@@ -214,10 +216,10 @@ def _dots(rows: int, keys: int) -> Any:
 def _sums(rows: int, columns: int, masked: bool = False) -> Any:
     """Return the intrinsic that adds terms times values, key after key, to a tile of running totals.
 
-    Its arguments are addresses, and strides in bytes: the term of row 0 and key 0, those of the next row beside
-    it, those of the next key a strip on; v and from one key to the next; how many keys; the totals and from one
-    row of them to the next; if the tile is masked, how many columns there are; and what is asked for meanwhile, and
-    its stride.
+    Its arguments are addresses, and strides in bytes: the term of row 0 and key 0, those of the next row
+    beside it, those of the next key a strip on; v and from one key to the next; how many keys; the totals and
+    from one row of them to the next; if the tile is masked, how many columns there are; and what is asked for
+    meanwhile, and from one key to the next.
     """
 
     @intrinsic
@@ -310,9 +312,9 @@ class Coming(NamedTuple):
 def score_keys(element, like, q, q_row, rows, k, k_token, keys, d, scores, panel, coming):
     """Store the products of rows of queries with consecutive keys, transposed, in panels of a strip of rows.
 
-    Rows of q are padded with zeros to whole vectors of `dot_lanes`, and more than one to a multiple of `ROWS`.
-    ``panel`` is the stride from one panel to the next; each has room for 3 keys more. ``coming`` is the `Coming`
-    that is asked for meanwhile.
+    Rows of q are padded with zeros to whole vectors of `dot_lanes`, and more than one to a multiple of
+    `ROWS`. ``panel`` is the stride from one panel to the next; each has room for 3 keys more. ``coming`` is
+    the `Coming` that is asked for meanwhile.
     """
     size = element_size(like)
     for j in range(0, keys, 4):

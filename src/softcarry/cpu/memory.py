@@ -43,7 +43,8 @@ BY_TYPE = {
 }
 
 
-def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+def pointer(builder: Any, address: Any, kind: Any) -> Any:
+    """Return the LLVM pointer to an LLVM type at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
@@ -59,7 +60,7 @@ def widen(builder: Any, raw: Any, element: Any) -> Any:
     return raw
 
 
-def _narrow(builder: Any, lanes: Any, element: Any) -> Any:
+def narrow(builder: Any, lanes: Any, element: Any) -> Any:
     """Round the working type to the element's, to nearest even; a NaN stays one."""
     if element == types.uint16:
         wide = _like(lanes.type, _INT32)
@@ -88,7 +89,7 @@ def _loader(lanes_of: Callable[[types.Float], int]) -> Any:
 
         def generate(context, builder, signature, arguments):
             kind = ir.VectorType(what.memory, vector.lanes)
-            raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
+            raw = builder.load(pointer(builder, arguments[1], kind), align=1)
             return widen(builder, raw, element)
 
         return vector(element, types.intp), generate
@@ -107,8 +108,8 @@ def store(typingctx, element, address, vector):
     """Round a vector to the element type and store it at any alignment."""
 
     def generate(context, builder, signature, arguments):
-        lanes = _narrow(builder, arguments[2], element)
-        builder.store(lanes, _pointer(builder, arguments[1], lanes.type), align=1)
+        lanes = narrow(builder, arguments[2], element)
+        builder.store(lanes, pointer(builder, arguments[1], lanes.type), align=1)
         return context.get_dummy_value()
 
     return types.void(element, types.intp, vector), generate
@@ -122,8 +123,8 @@ def stream(typingctx, element, address, vector):
     """
 
     def generate(context, builder, signature, arguments):
-        lanes = _narrow(builder, arguments[2], element)
-        instruction = builder.store(lanes, _pointer(builder, arguments[1], lanes.type), align=64)
+        lanes = narrow(builder, arguments[2], element)
+        instruction = builder.store(lanes, pointer(builder, arguments[1], lanes.type), align=64)
         instruction.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_INT32, 1)]))
         return context.get_dummy_value()
 
@@ -146,7 +147,7 @@ def load_integer(typingctx, address):
     """Load a 64-bit integer."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(_pointer(builder, arguments[0], _INT64))
+        return builder.load(pointer(builder, arguments[0], _INT64))
 
     return types.intp(types.intp), generate
 
@@ -156,7 +157,7 @@ def load_byte(typingctx, address):
     """Load an 8-bit integer, such as a boolean of an array."""
 
     def generate(context, builder, signature, arguments):
-        raw = builder.load(_pointer(builder, arguments[0], ir.IntType(8)))
+        raw = builder.load(pointer(builder, arguments[0], ir.IntType(8)))
         return builder.zext(raw, _INT64)
 
     return types.intp(types.intp), generate
@@ -168,7 +169,7 @@ def load_element(typingctx, element, address):
     what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
-        raw = builder.load(_pointer(builder, arguments[1], what.memory), align=1)
+        raw = builder.load(pointer(builder, arguments[1], what.memory), align=1)
         return widen(builder, raw, element)
 
     return what.working(element, types.intp), generate
@@ -179,7 +180,7 @@ def store_integer(typingctx, address, number):
     """Store a 64-bit integer."""
 
     def generate(context, builder, signature, arguments):
-        builder.store(arguments[1], _pointer(builder, arguments[0], _INT64))
+        builder.store(arguments[1], pointer(builder, arguments[0], _INT64))
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), generate
@@ -191,8 +192,8 @@ def store_element(typingctx, element, address, number):
     what = BY_TYPE[element]
 
     def generate(context, builder, signature, arguments):
-        raw = _narrow(builder, arguments[2], element)
-        builder.store(raw, _pointer(builder, arguments[1], what.memory), align=1)
+        raw = narrow(builder, arguments[2], element)
+        builder.store(raw, pointer(builder, arguments[1], what.memory), align=1)
         return context.get_dummy_value()
 
     return types.void(element, types.intp, what.working), generate
@@ -204,8 +205,8 @@ def copy_element(typingctx, element, source, destination):
     kind = ir.IntType(8 * BY_TYPE[element].size)
 
     def generate(context, builder, signature, arguments):
-        raw = builder.load(_pointer(builder, arguments[1], kind), align=1)
-        builder.store(raw, _pointer(builder, arguments[2], kind), align=1)
+        raw = builder.load(pointer(builder, arguments[1], kind), align=1)
+        builder.store(raw, pointer(builder, arguments[2], kind), align=1)
         return context.get_dummy_value()
 
     return types.void(element, types.intp, types.intp), generate
@@ -224,7 +225,7 @@ def load_partial(typingctx, element, address, count):
         leaving = []
         for lane in range(STRIP - 1):
             place = builder.add(address, ir.Constant(_INT64, lane * what.size))
-            number = widen(builder, builder.load(_pointer(builder, place, what.memory), align=1), element)
+            number = widen(builder, builder.load(pointer(builder, place, what.memory), align=1), element)
             lanes = builder.insert_element(lanes, number, ir.Constant(_INT32, lane))
             leaving.append((lanes, builder.block))
             if lane < STRIP - 2:
@@ -250,12 +251,12 @@ def store_partial(typingctx, element, address, vector, count):
 
     def generate(context, builder, signature, arguments):
         _, address, vector, count = arguments
-        lanes = _narrow(builder, vector, element)
+        lanes = narrow(builder, vector, element)
         done = builder.append_basic_block("partial.done")
         for lane in range(STRIP - 1):
             number = builder.extract_element(lanes, ir.Constant(_INT32, lane))
             place = builder.add(address, ir.Constant(_INT64, lane * what.size))
-            builder.store(number, _pointer(builder, place, what.memory), align=1)
+            builder.store(number, pointer(builder, place, what.memory), align=1)
             if lane < STRIP - 2:
                 following = builder.append_basic_block("partial.lane")
                 more = builder.icmp_signed(">", count, ir.Constant(_INT64, lane + 1))
@@ -280,7 +281,7 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
         rows = []
         for r in range(STRIP):
             place = builder.add(source, builder.mul(stride, ir.Constant(_INT64, r)))
-            rows.append(widen(builder, builder.load(_pointer(builder, place, raw), align=1), element))
+            rows.append(widen(builder, builder.load(pointer(builder, place, raw), align=1), element))
         # Pairs of numbers, then pairs of pairs within 4 lanes, one instruction of AVX each, and then
         # the halves.
         pairs = [0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15]
@@ -295,8 +296,8 @@ def transpose(typingctx, element, source, stride, out_element, target, out_strid
         rows = [mixed(rows[r], rows[r + 4], lanes) for lanes in halves for r in range(4)]
         for r in range(STRIP):
             place = builder.add(target, builder.mul(out_stride, ir.Constant(_INT64, r)))
-            lanes = _narrow(builder, rows[r], out_element)
-            builder.store(lanes, _pointer(builder, place, lanes.type), align=1)
+            lanes = narrow(builder, rows[r], out_element)
+            builder.store(lanes, pointer(builder, place, lanes.type), align=1)
         return context.get_dummy_value()
 
     integers = (types.intp, types.intp)
@@ -342,7 +343,7 @@ def claim(typingctx, counter):
     """Add 1 to the 64-bit integer at an address, seen by all threads, and return what it was."""
 
     def generate(context, builder, signature, arguments):
-        place = _pointer(builder, arguments[0], _INT64)
+        place = pointer(builder, arguments[0], _INT64)
         return builder.atomic_rmw("add", place, ir.Constant(_INT64, 1), "seq_cst")
 
     return types.intp(types.intp), generate
@@ -355,7 +356,7 @@ def keep(array):
 
 
 def emit_prefetch(builder: Any, address: Any, locality: int) -> None:
-    """Write the instruction that asks for a cache line; 3 puts it into the first-level cache, 2 into the second."""
+    """Write the instruction that asks for a cache line: 3 for the first-level cache, 2 for the second."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, _INT32, _INT32, _INT32])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -383,6 +384,3 @@ def prefetch_far(typingctx, address):
         return context.get_dummy_value()
 
     return types.void(types.intp), generate
-
-
-_BY_TYPE, _widen = BY_TYPE, widen  # until both builders are done

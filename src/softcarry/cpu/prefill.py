@@ -302,6 +302,8 @@ def attend_queries(element, like, problem, options, results, parts, tasks, units
                 number = head * sequence.query_count + query + row
                 store_part(like, parts, task.first_part + number * task.pieces + piece, m, l, o)
             else:
-                write_row(element, like, problem, sequence, head, query + row, m, l, o, results, run.ctypes.data)
+                write_row(
+                    element, like, problem, sequence, head, query + row, m, l, o, results, run.ctypes.data
+                )
         unit = claim(counter)
     keep(memory)

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import models, register_model
 
-from softcarry.cpu.memory import BY_TYPE, _pointer, widen
+from softcarry.cpu.memory import BY_TYPE, pointer, widen
 from softcarry.cpu.simd import constant, intrinsic
 
 KEYS = 128
@@ -62,7 +62,7 @@ def _comparison(compare: str, comparison: str) -> Any:
     def chosen(typingctx, element, address, running):
         def generate(context, builder, signature, arguments):
             _, address, running_ = arguments
-            keys = builder.load(_pointer(builder, address, running.llvm), align=1)
+            keys = builder.load(pointer(builder, address, running.llvm), align=1)
             return builder.select(getattr(builder, compare)(comparison, keys, running_), keys, running_)
 
         return running(element, types.intp, running), generate

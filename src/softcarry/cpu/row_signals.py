@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
 
-from softcarry.cpu.memory import _pointer
+from softcarry.cpu.memory import pointer
 from softcarry.cpu.simd import intrinsic
 
 NONE, OFFERED, ASLEEP = 0, 1, 2
@@ -25,7 +25,7 @@ def _load(typingctx, address):
     """Load a 64-bit integer that another thread may change."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load_atomic(_pointer(builder, arguments[0], _INT64), "seq_cst", 8)
+        return builder.load_atomic(pointer(builder, arguments[0], _INT64), "seq_cst", 8)
 
     return types.intp(types.intp), generate
 
@@ -35,7 +35,7 @@ def _store(typingctx, address, number):
     """Store a 64-bit integer for another thread to see."""
 
     def generate(context, builder, signature, arguments):
-        builder.store_atomic(arguments[1], _pointer(builder, arguments[0], _INT64), "seq_cst", 8)
+        builder.store_atomic(arguments[1], pointer(builder, arguments[0], _INT64), "seq_cst", 8)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), generate
@@ -46,7 +46,7 @@ def _exchange(typingctx, address, number):
     """Store a 64-bit integer, and return what was there."""
 
     def generate(context, builder, signature, arguments):
-        return builder.atomic_rmw("xchg", _pointer(builder, arguments[0], _INT64), arguments[1], "seq_cst")
+        return builder.atomic_rmw("xchg", pointer(builder, arguments[0], _INT64), arguments[1], "seq_cst")
 
     return types.intp(types.intp, types.intp), generate
 
@@ -57,7 +57,7 @@ def _replace(typingctx, address, expected, number):
 
     def generate(context, builder, signature, arguments):
         address, expected, number = arguments
-        place = _pointer(builder, address, _INT64)
+        place = pointer(builder, address, _INT64)
         result = builder.cmpxchg(place, expected, number, "seq_cst", "seq_cst")
         return builder.extract_value(result, 1)
 

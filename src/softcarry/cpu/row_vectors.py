@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from softcarry.cpu.memory import BY_TYPE, _narrow, _pointer, widen
+from softcarry.cpu.memory import BY_TYPE, narrow, pointer, widen
 from softcarry.cpu.simd import STRIP, Vector, constant, intrinsic
 
 LINE = {types.float32: 16, types.float64: 8}
@@ -67,7 +67,7 @@ def _masked(builder: Any, operation: str, line: Any, result: Any, arguments: lis
 
 def _places(builder: Any, address: Any, stride: Any, kind: Any) -> list[Any]:
     return [
-        _pointer(builder, builder.add(address, builder.mul(stride, ir.Constant(_INT64, r))), kind)
+        pointer(builder, builder.add(address, builder.mul(stride, ir.Constant(_INT64, r))), kind)
         for r in range(LINES)
     ]
 
@@ -114,7 +114,7 @@ def store_sheet(typingctx, element, address, stride, sheet):
 
     def generate(context, builder, signature, arguments):
         _, address, stride, lanes = arguments
-        lines = [_narrow(builder, line, element) for line in _lines(builder, lanes)]
+        lines = [narrow(builder, line, element) for line in _lines(builder, lanes)]
         for line, place in zip(lines, _places(builder, address, stride, lines[0].type), strict=True):
             builder.store(line, place, align=1)
         return context.get_dummy_value()
@@ -128,7 +128,7 @@ def store_sheet_part(typingctx, element, address, stride, sheet, count):
 
     def generate(context, builder, signature, arguments):
         _, address, stride, lanes, count = arguments
-        lines = [_narrow(builder, line, element) for line in _lines(builder, lanes)]
+        lines = [narrow(builder, line, element) for line in _lines(builder, lanes)]
         mask = _first_lanes(builder, count, lines[0].type.count)
         for line, place in zip(lines, _places(builder, address, stride, lines[0].type), strict=True):
             options = [line, place, ir.Constant(_INT32, 1), mask]

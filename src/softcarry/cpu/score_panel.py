@@ -48,7 +48,7 @@ def _vector(panel):
 
 @intrinsic
 def panel_lanes(typingctx, panel):
-    """Queries of a panel, as a constant."""
+    """Return the queries of a panel, as a constant."""
     lanes = _vector(panel).lanes
     return types.intp(panel), lambda context, builder, sig, args: ir.Constant(ir.IntType(64), lanes)
 
@@ -172,8 +172,7 @@ def hide_by_position(panel, queries, here, left, right, scores, begin, end):
     """
     stride = panel_lanes(panel) * element_size(panel.working)
     none = filled_panel(panel, -np.inf)
-    # Positions are cut to what lies beyond the block on either side, and so are exact however long the sequence
-    # is.
+    # Positions are cut to what lies beyond the block on either side: they are exact in any sequence.
     last = queries + splat(none, float(min(max(here + right, -_FAR), _FAR)))
     first = queries + splat(none, float(min(max(here - left, -_FAR), _FAR)))
     for j in range(begin, end):
@@ -205,8 +204,8 @@ def _maximum(panel, scores, begin, end, top):
 def absorb_scores(panel, scores, terms, begin, end, m, l, factors, threshold):
     """Absorb scores into m and l, store their terms e^(s − m), and write the factors of the running output.
 
-    The terms may take the place of the scores. m, l and the factors are the addresses of a number a row of the
-    panel. With a threshold, m moves only where it would grow by more.
+    The terms may take the place of the scores. m, l and the factors are the addresses of a number a row of
+    the panel. With a threshold, m moves only where it would grow by more.
     """
     stride = panel_lanes(panel) * element_size(panel.working)
     before = load_panel(panel, m)
