@@ -1,4 +1,4 @@
-"""Products with streamed vectors: their sums against exact ones, the documented order, and what must not matter."""
+"""Products with streamed vectors: against exact sums, in the documented order, and what must not matter."""
 
 import numpy as np
 import pytest

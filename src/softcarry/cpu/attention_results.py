@@ -12,6 +12,7 @@ from softcarry.cpu.memory import (
     block_lanes,
     element_size,
     filled_block,
+    filled_strip,
     load_block,
     load_element,
     load_strip,
@@ -49,19 +50,20 @@ class Parts(NamedTuple):
 
 
 @njit(forceinline=True)
-def _write_vector(like, element, source, count, target, step):
-    """Round ``count`` numbers of the working type to the element type."""
+def _write_quotients(like, element, source, divisor, count, target, step):
+    """Divide ``count`` numbers of the working type by one, and round them to the element type."""
     size, out_size, lanes = element_size(like), element_size(element), block_lanes(like)
     c = 0
     if step == out_size:
+        divisors, strip_divisors = filled_block(like, divisor), filled_strip(like, divisor)
         while c + lanes <= count:
-            store(element, target + c * out_size, load_block(like, source + c * size))
+            store(element, target + c * out_size, load_block(like, source + c * size) / divisors)
             c += lanes
         while c + STRIP <= count:
-            store(element, target + c * out_size, load_strip(like, source + c * size))
+            store(element, target + c * out_size, load_strip(like, source + c * size) / strip_divisors)
             c += STRIP
     while c < count:
-        store_element(element, target + c * step, load_element(like, source + c * size))
+        store_element(element, target + c * step, load_element(like, source + c * size) / divisor)
         c += 1
 
 
@@ -89,26 +91,24 @@ def write_row(element, like, problem, sequence, head, query, m, l, o, results, r
             m = sink
         elif sink > -np.inf:
             l = type(like)(l + math.exp(np.float64(sink) - np.float64(m)))
-    for column in range(0, dv, lanes):
-        place = o + column * size
-        weighted = load_block(like, place) * filled_block(like, weight)
-        store(like, place, filled_block(like, 0.0) if no_keys else weighted)
+    if no_keys or weight != 1:
+        nothing, weights = filled_block(like, 0.0), filled_block(like, weight)
+        for column in range(0, dv, lanes):
+            place = o + column * size
+            store(like, place, nothing if no_keys else load_block(like, place) * weights)
+    one = type(like)(1.0)
     row = sequence.first_row + head * results.head_rows + query
     if results.m != 0:
         store_element(like, results.m + row * size, m)
         store_element(like, results.l + row * size, l)
     if results.o != 0:
-        _write_vector(like, like, o, dv, results.o + row * dv * size, size)
+        _write_quotients(like, like, o, one, dv, results.o + row * dv * size, size)
     if results.output.address != 0:
-        if not no_keys:
-            for column in range(0, dv, lanes):
-                place = o + column * size
-                store(like, place, load_block(like, place) / filled_block(like, l))
-            if element_size(element) == size and results.sinks == 0:
-                write_common_value(element, like, problem, sequence, head, query, o, run)
         places = results.output
         target = places.address + sequence.output + head * places.head + query * places.token
-        _write_vector(like, element, o, dv, target, places.step)
+        _write_quotients(like, element, o, one if no_keys else l, dv, target, places.step)
+        if element_size(element) == size and results.sinks == 0:
+            write_common_value(element, problem, sequence, head, query, target, places.step, run)
 
 
 @njit

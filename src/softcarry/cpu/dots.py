@@ -1,12 +1,13 @@
 """Products of few rows with vectors that are streamed from memory: the innermost loops of decoding.
 
 Both read keys or values where they lie, in the type they lie in, and widen them in registers. `score_keys`
-sums along the vectors: lane c of a sum takes the products c, c + 16, c + 32, … (8 apart in float64), and the
-lanes are then added in halves, upper half to lower half. `add_values` sums over keys, one after the other, from
-the first. So the bits of a row depend neither on the registers that the host has nor on the rows beside it.
+sums along the vectors: lane c of a sum takes the products c, c + 16, c + 32, … (8 apart in float64), and
+the lanes are then added in halves, upper half to lower half. `add_values` sums over keys, one after the
+other, from the first. So a row's bits depend neither on the registers that the host has nor on the rows
+beside it.
 
-Each loop asks for what the loop after it reads, values or the next keys: the processor by itself looks too few
-instructions ahead, and follows no stride of thousands of bytes.
+Each loop asks for what the loop after it reads, values or the next keys: the processor by itself looks too
+few instructions ahead, and follows no stride of thousands of bytes.
 """
 
 from typing import Any, NamedTuple
@@ -128,7 +129,7 @@ def _dots(rows: int, keys: int) -> Any:
 
     Its arguments are addresses, and strides in bytes: q and from one row to the next; k and from one key to
     the next; the number of the last key, which stands for those beyond; the length of the vectors; and where
-    the product of row 0 and key 0 goes. Those of the next row lie beside it, those of the next key a strip on.
+    the product of row 0 and key 0 goes. Those of the next row lie beside it, of the next key a strip on.
     """
 
     @intrinsic

@@ -65,8 +65,8 @@ def _same_value(element, problem, sequence, kv_head, key, other):
 
 
 @njit
-def write_common_value(element, like, problem, sequence, head, query, o, run):
-    """Replace a normalised output by the value that all live keys of its row have, if they have one.
+def write_common_value(element, problem, sequence, head, query, output, output_step, run):
+    """Replace an output by the value that all live keys of its row have, if they have one.
 
     ``run`` is the address of two integers, of which the caller knows that they are 0 at first: a range of
     keys that are known to have equal values, of the head of keys and the sequence of the last call.
@@ -78,10 +78,9 @@ def write_common_value(element, like, problem, sequence, head, query, o, run):
     if first >= last:
         return
     value = value_address(problem, sequence, kv_head, first)
-    size = element_size(like)
     for c in range(problem.dv):
         number = load_element(element, value + c * problem.v.step)
-        if not abs(load_element(like, o + c * size) - number) <= abs(number) * _NEAR:
+        if not abs(load_element(element, output + c * output_step) - number) <= abs(number) * _NEAR:
             return
     start, stop = load_integer(run), load_integer(run + 8)
     if not start <= first < stop:
@@ -95,4 +94,4 @@ def write_common_value(element, like, problem, sequence, head, query, o, run):
         if live and not _same_value(element, problem, sequence, kv_head, first, key):
             return
     for c in range(problem.dv):
-        store_element(like, o + c * size, load_element(element, value + c * problem.v.step))
+        store_element(element, output + c * output_step, load_element(element, value + c * problem.v.step))
