@@ -105,14 +105,15 @@ def test_layouts_change_no_bit(dtype, layout):
 
 @NAMES
 def test_heads_that_are_taken_together(dtype):
-    """Where a token's heads lie side by side, and there are units enough; the keys of a thread are not."""
+    """Where a token's heads lie side by side and there are units enough: no bit changes, and none is mixed up."""
     q, k, v = data(
         "normal", np.random.default_rng(8), (2, 16, 1, 16), (2, 8, 2300, 16), (2, 8, 2300, 9), DTYPES[dtype]
     )
-    want = sc.attention_carry(q, k, v, splits=18, causal=True)
+    options = {"splits": 18, "causal": True, "alibi": 2.0 ** -np.arange(16.0), "sinks": np.arange(16.0)}
+    want = sc.attention_carry(q, k, v, **options)
     k, v = (np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2) for x in (k, v))
-    assert_same_bits(sc.attention_carry(q, k, v, splits=18, causal=True), want)
-    truth = attention_of(q, k, v, causal=True)
+    assert_same_bits(sc.attention_carry(q, k, v, **options), want)
+    truth = attention_of(q, k, v, **options)
     assert_carry(want, truth, bounds_of(truth, splits=18))
 
 

@@ -13,6 +13,7 @@ from softcarry.cpu.exponential import exp
 from softcarry.cpu.memory import (
     element_size,
     filled_strip,
+    keep,
     load_element,
     load_strip,
     prefetch,
@@ -138,7 +139,9 @@ def _maximum_with_nan(element, working, source, stride, length, top):
             x = load_element(element, source + r * stride + j * element_size(element))
             if x != x:
                 store_element(working, place + r * element_size(working), x)
-    return load_strip(working, place)
+    top = load_strip(working, place)
+    keep(found)
+    return top
 
 
 @njit(forceinline=True)
