@@ -22,7 +22,8 @@ NUMPY_DTYPES = {
 SIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
 """Bytes of each element type."""
 
-_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+ELEMENTS_BY_DTYPE = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+"""The element type of each of these dtypes of NumPy."""
 
 
 class HostArray(NamedTuple):
@@ -43,6 +44,20 @@ def is_tensor(array: Any) -> bool:
     return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
 
 
+def require_plain(what: str, tensor: Any) -> None:
+    """Refuse tensors that are not in the memory of the CPU, one element after the other by strides.
+
+    Raises
+    ------
+    DTypeError
+    """
+    strided = tensor.layout is sys.modules["torch"].strided
+    if tensor.device.type != "cpu" or not strided:
+        where = f"with layout {tensor.layout}" if not strided else f"on device {tensor.device}"
+        msg = f"{what} must be a strided torch tensor on the CPU, got one {where}: convert it first"
+        raise DTypeError(msg)
+
+
 def host_array(what: str, array: Array) -> HostArray:
     """Describe an array of any dtype without reading it.
 
@@ -56,7 +71,7 @@ def host_array(what: str, array: Array) -> HostArray:
         if not array.dtype.isnative:
             msg = f"{what} must be in native byte order, got {array.dtype.str}: convert it by astype"
             raise DTypeError(msg)
-        name = _NAMES.get(array.dtype) or array.dtype.name
+        name = ELEMENTS_BY_DTYPE.get(array.dtype) or array.dtype.name
         address = array.__array_interface__["data"][0]
         return HostArray(address, array.shape, array.strides, name, "numpy")
     if is_tensor(array):
@@ -69,11 +84,7 @@ def host_array(what: str, array: Array) -> HostArray:
 
 def _host_tensor(what: str, tensor: Any) -> HostArray:
     torch = sys.modules["torch"]
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        strided = tensor.layout is torch.strided
-        where = f"on device {tensor.device}" if strided else f"with layout {tensor.layout}"
-        msg = f"{what} must be a strided torch tensor on the CPU, got one {where}: convert it first"
-        raise DTypeError(msg)
+    require_plain(what, tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         msg = f"{what} must not record gradients: call {what}.detach(), or use torch.no_grad()"
         raise DTypeError(msg)
@@ -125,7 +136,7 @@ def real_numbers(what: str, array: Any, dtype: np.dtype) -> NDArray[Any]:
         array = array.to(sys.modules["torch"].float64).numpy() if name in SIZES else array
     else:
         array = np.asarray(array)
-        name = _NAMES.get(array.dtype) or array.dtype.name
+        name = ELEMENTS_BY_DTYPE.get(array.dtype) or array.dtype.name
     if name not in SIZES:
         msg = f"{what} must hold real floating-point numbers, got {name}: convert it, for example to float32"
         raise DTypeError(msg)
@@ -145,28 +156,47 @@ _WORK: Any = 10**5
 
 
 class _Memory:
-    """What `numpy.asarray` needs to see memory that another library holds."""
+    """What `numpy.asarray` needs to see memory that torch holds."""
 
-    def __init__(self, array: HostArray) -> None:
+    def __init__(self, tensor: Any) -> None:
+        size = tensor.element_size()
         self.__array_interface__ = {
             "version": 3,
-            "shape": array.shape,
-            "typestr": f"|V{SIZES.get(array.element, 1)}",
-            "data": (array.address, True),
-            "strides": array.strides,
+            "shape": tuple(tensor.shape),
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+            "strides": tuple(size * stride for stride in tensor.stride()),
         }
 
 
-def share_memory(a: HostArray, b: HostArray) -> bool:
+def bytes_view(array: Array) -> np.ndarray:
+    """Return a NumPy array on the memory of an array of any library and dtype; it is not to be read."""
+    return array if isinstance(array, np.ndarray) else np.asarray(_Memory(array))
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements may share a byte; those of strided views of plain arrays never do."""
+    view = bytes_view(array)
+    if view.flags.c_contiguous:
+        return False
+    reach = view.dtype.itemsize
+    for stride, length in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
+        if stride < reach:
+            return view.size > 0
+        reach += stride * (length - 1)
+    return False
+
+
+def share_memory(a: Array, b: Array) -> bool:
     """Whether two arrays have a byte in common; if that is too hard to tell, they have."""
     try:
-        return np.shares_memory(np.asarray(_Memory(a)), np.asarray(_Memory(b)), max_work=_WORK)
+        return np.shares_memory(bytes_view(a), bytes_view(b), max_work=_WORK)
     except np.exceptions.TooHardError:
         return True
 
 
 def require_writable_output(
-    out: Array, shape: tuple[int, ...], element: str, library: str, inputs: dict[str, HostArray]
+    out: Array, shape: tuple[int, ...], element: str, library: str, inputs: dict[str, Array]
 ) -> HostArray:
     """Describe an array that results are written to.
 
@@ -188,26 +218,11 @@ def require_writable_output(
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         msg = "out must be writable, got a read-only array: pass a copy"
         raise OptionError(msg)
-    if _overlaps_itself(target):
+    if overlaps_itself(out):
         msg = f"out must have a place for each element, got strides {target.strides} bytes: pass a copy"
         raise OptionError(msg)
     for name, array in inputs.items():
-        if share_memory(target, array):
+        if share_memory(out, array):
             msg = f"out must not overlap {name}: pass an array of its own"
             raise OptionError(msg)
     return target
-
-
-def _overlaps_itself(array: HostArray) -> bool:
-    """Whether two elements may share a byte; strided views of plain arrays never do."""
-    reach = SIZES[array.element]
-    if 0 in array.shape:
-        return False
-    axes = sorted(
-        (abs(stride), length) for length, stride in zip(array.shape, array.strides, strict=True) if length > 1
-    )
-    for stride, length in axes:
-        if stride < reach:
-            return True
-        reach += stride * (length - 1)
-    return False

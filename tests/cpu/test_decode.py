@@ -105,7 +105,7 @@ def test_layouts_change_no_bit(dtype, layout):
 
 @NAMES
 def test_heads_that_are_taken_together(dtype):
-    """Where a token's heads lie side by side and there are units enough: no bit changes, and none is mixed up."""
+    """Where a token's heads lie side by side and there are units enough: no bit changes."""
     q, k, v = data(
         "normal", np.random.default_rng(8), (2, 16, 1, 16), (2, 8, 2300, 16), (2, 8, 2300, 9), DTYPES[dtype]
     )

@@ -36,12 +36,6 @@ class _Checked(NamedTuple):
     options: Options
     splits: int
 
-    @property
-    def inputs(self) -> dict[str, HostArray]:
-        """What an output must not overlap."""
-        pairs = {"mask": self.mask, "bias": self.bias}
-        return self.given._asdict() | {name: pair.array for name, pair in pairs.items() if pair is not None}
-
 
 def computed_output(q: Array, k: Array, v: Array, out: Array | None, **options: Any) -> Array:
     """Check a call of `attention` and return its output.
@@ -57,7 +51,9 @@ def computed_output(q: Array, k: Array, v: Array, out: Array | None, **options: 
         out = empty_like(q, shape, given.q.element)
         target = host_array("out", out)
     else:
-        target = require_writable_output(out, shape, given.q.element, given.q.library, checked.inputs)
+        read = {"q": q, "k": k, "v": v, "mask": options["mask"], "bias": options["bias"]}
+        inputs = {name: array for name, array in read.items() if array is not None}
+        target = require_writable_output(out, shape, given.q.element, given.q.library, inputs)
     _attend(checked, target, None)
     return out
 

@@ -10,8 +10,6 @@ T. Dao, D. Haziza, F. Massa and G. Sizov, "Flash-Decoding for long-context infer
 and the carries of the pieces merged.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -36,7 +34,8 @@ from softcarry.cpu.attention_layout import (
 from softcarry.cpu.attention_packing import pack_keys, pack_value_rows
 from softcarry.cpu.attention_results import store_part, write_row
 from softcarry.cpu.attention_tasks import load_task, task_of
-from softcarry.cpu.dots import ROWS, Coming, add_values, dot_lanes, score_keys
+from softcarry.cpu.decode_workspace import MOST_ROWS, SCORE_KEYS, of_head, room, workspace
+from softcarry.cpu.dots import ROWS, Coming, add_values, score_keys
 from softcarry.cpu.memory import (
     block_lanes,
     claim,
@@ -61,110 +60,10 @@ from softcarry.cpu.score_panel import (
 )
 from softcarry.cpu.simd import STRIP, fma, lane_sum
 
-MOST_ROWS = 32
-"""Rows of a unit of work at most: query heads of a group by queries."""
-
-_SCORE_KEYS = KEY_BLOCK + 3
-"""Keys that a panel of scores has room for: `score_keys` writes beyond the last."""
-
 _TOGETHER = 4096
 """Bytes of the vectors of a token, of the heads of keys that a unit of work takes together, at most."""
 _UNITS = 16
 """Units of work that are left at least, for many threads to share."""
-
-
-class Workspace(NamedTuple):
-    """Addresses of what a thread holds of one unit of work, each a multiple of 64.
-
-    Of q, m, l, slopes and o there is one for each of the heads of keys that are taken together.
-    """
-
-    q: int
-    """(MOST_ROWS, q_row bytes), multiplied by the scale, zeros beyond d and the last row."""
-    k: int
-    """(KEY_BLOCK, d), where keys are copied."""
-    v: int
-    """(KEY_BLOCK, width), where values are copied."""
-    scores: int
-    """Panels, (MOST_ROWS // STRIP, _SCORE_KEYS, STRIP). Lanes without a row hold what is finite or −inf."""
-    terms: int
-    """Of one panel, (KEY_BLOCK, STRIP)."""
-    factors: int
-    """Of the running output."""
-    queries: int
-    """The number of the query of each row, in the working type."""
-    m: int
-    l: int
-    slopes: int
-    o: int
-    """(MOST_ROWS, width)"""
-    totals: int
-    """What a block adds to o, of one panel, (STRIP, width)."""
-    q_row: int
-    width: int
-    """Columns of the running output: dv, in whole blocks."""
-
-
-@njit(forceinline=True)
-def _aligned(address):
-    return (address + 63) // 64 * 64
-
-
-@njit(forceinline=True)
-def _q_row(like, d):
-    lanes = dot_lanes(like)
-    return -(-d // lanes) * lanes * element_size(like)
-
-
-@njit
-def room(like, d, width, heads):
-    """Return the bytes of a workspace."""
-    numbers = (
-        KEY_BLOCK * (d + width + STRIP) + MOST_ROWS * (_SCORE_KEYS + 2 + heads * (3 + width)) + STRIP * width
-    )
-    return heads * MOST_ROWS * _q_row(like, d) + numbers * element_size(like) + 64 * 13
-
-
-@njit(forceinline=True)
-def workspace(like, address, d, width, heads):
-    """Return a workspace that begins at an address."""
-    size, q_row = element_size(like), _q_row(like, d)
-    q = _aligned(address)
-    k = _aligned(q + heads * MOST_ROWS * q_row)
-    v = _aligned(k + KEY_BLOCK * d * size)
-    scores = _aligned(v + KEY_BLOCK * width * size)
-    terms = _aligned(scores + MOST_ROWS * _SCORE_KEYS * size)
-    factors = _aligned(terms + KEY_BLOCK * STRIP * size)
-    queries = _aligned(factors + MOST_ROWS * size)
-    m = _aligned(queries + MOST_ROWS * size)
-    l = _aligned(m + heads * MOST_ROWS * size)
-    slopes = _aligned(l + heads * MOST_ROWS * size)
-    o = _aligned(slopes + heads * MOST_ROWS * size)
-    totals = _aligned(o + heads * MOST_ROWS * width * size)
-    return Workspace(q, k, v, scores, terms, factors, queries, m, l, slopes, o, totals, q_row, width)
-
-
-@njit(forceinline=True)
-def _of_head(like, work, number):
-    """Return the part of a workspace that belongs to one of the heads of keys."""
-    rows = number * MOST_ROWS
-    skip = rows * element_size(like)
-    return Workspace(
-        work.q + rows * work.q_row,
-        work.k,
-        work.v,
-        work.scores,
-        work.terms,
-        work.factors,
-        work.queries,
-        work.m + skip,
-        work.l + skip,
-        work.slopes + skip,
-        work.o + skip * work.width,
-        work.totals,
-        work.q_row,
-        work.width,
-    )
 
 
 @njit
@@ -218,7 +117,7 @@ def _allowed(problem, sequence, kv_head, first, last):
 def _score_block(element, like, problem, sequence, kv_head, rows, block, begin, end, work):
     """Store the scores of the keys from block + begin to before block + end."""
     size, d = element_size(like), problem.d
-    panel = _SCORE_KEYS * STRIP * size
+    panel = SCORE_KEYS * STRIP * size
     if problem.k.step != element_size(element):
         pack_keys(element, like, problem, sequence, kv_head, block + begin, block + end, work.k)
         scores, row = work.scores + begin * STRIP * size, d * size
@@ -240,7 +139,7 @@ def _score_block(element, like, problem, sequence, kv_head, rows, block, begin, 
 def _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, masked, softcap, work):
     """Cap scores, add what is added to them, and select away what is masked, of one panel of rows."""
     size, panel, count = element_size(like), Strip(like), sequence.query_count
-    scores = work.scores + row // STRIP * (_SCORE_KEYS * STRIP * size)
+    scores = work.scores + row // STRIP * (SCORE_KEYS * STRIP * size)
     here = position(problem, sequence, 0) - block
     queries = load_strip(like, work.queries + row * size)
     if softcap != 0:
@@ -344,7 +243,7 @@ def _absorb_values(
             pack_value_rows(
                 element, like, problem, sequence, kv_head, block + begin, last, bytes_of_row, target
             )
-        scores = work.scores + row // STRIP * (_SCORE_KEYS * STRIP * size)
+        scores = work.scores + row // STRIP * (SCORE_KEYS * STRIP * size)
         _add_live_values(like, scores, work.terms, begin, end, held, work.v, width, work.totals)
     for i in range(held):
         factor = filled_block(like, load_element(like, work.factors + (row + i) * size))
@@ -372,7 +271,7 @@ def _absorb_block(
         held = min(STRIP, rows - row)
         masked, softcap = pairs != ALL, options.softcap
         _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, masked, softcap, work)
-        scores = work.scores + row // STRIP * (_SCORE_KEYS * STRIP * size)
+        scores = work.scores + row // STRIP * (SCORE_KEYS * STRIP * size)
         m, l, factors = work.m + row * size, work.l + row * size, work.factors + row * size
         absorb_scores(panel, scores, work.terms, begin, end, m, l, factors, options.threshold)
         _absorb_values(
@@ -400,7 +299,7 @@ def summarise_groups(element, like, problem, sequence, kv_head, heads, rows, fir
     ``last``.
     """
     for number in range(heads):
-        own = _of_head(like, work, number)
+        own = of_head(like, work, number)
         _begin_rows(element, like, problem, sequence, kv_head + number, rows, options.scale, own)
     first_seen = first_key(problem, sequence, 0)
     start = max(first, first_seen // KEY_BLOCK * KEY_BLOCK)
@@ -410,7 +309,7 @@ def summarise_groups(element, like, problem, sequence, kv_head, heads, rows, fir
         for number in range(heads):
             head, at_end = kv_head + number, number == heads - 1
             next_head, next_keys = (kv_head, KEY_BLOCK) if at_end else (head + 1, 0)
-            own = _of_head(like, work, number)
+            own = of_head(like, work, number)
             _absorb_block(
                 element,
                 like,
@@ -455,7 +354,7 @@ def attend_groups(element, like, problem, options, results, parts, tasks, units,
     kv_heads, heads = problem.heads // problem.group, heads_together(element, problem, units)
     memory = np.empty(room(like, problem.d, width, heads), np.uint8)
     work = workspace(like, memory.ctypes.data, problem.d, width, heads)
-    for place in range(0, MOST_ROWS * _SCORE_KEYS, STRIP):
+    for place in range(0, MOST_ROWS * SCORE_KEYS, STRIP):
         store(like, work.scores + place * size, filled_strip(like, 0.0))
     for place in range(0, MOST_ROWS, STRIP):
         store(like, work.queries + place * size, filled_strip(like, 0.0))
@@ -474,7 +373,7 @@ def attend_groups(element, like, problem, options, results, parts, tasks, units,
         last = min(sequence.key_count, first + task.piece_keys)
         summarise_groups(element, like, problem, sequence, kv_head, heads, rows, first, last, options, work)
         for number in range(heads):
-            own = _of_head(like, work, number)
+            own = of_head(like, work, number)
             run[:] = 0
             for row in range(rows):
                 m, l = load_element(like, own.m + row * size), load_element(like, own.l + row * size)

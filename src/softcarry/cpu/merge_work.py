@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from softcarry._host_arrays import SIZES
 from softcarry.cpu.compiling import ready
 from softcarry.cpu.memory import ELEMENTS
 from softcarry.cpu.merge import Merge, merge_rows
-from softcarry.cpu.row_layout import SIZES
 from softcarry.cpu.simd import STRIP
 from softcarry.cpu.threads import get_num_threads, run
 

@@ -117,13 +117,14 @@ def _tile(rows: int, adding: bool) -> Any:
                 total.add_incoming(nothing, before)
                 total.add_incoming(last, loop)
             for row in range(rows):
+                factor = None
                 if adding:
-                    factor = builder.load(place(beyond(factors, row, size), scalar), align=1)
-                    factor = broadcast(builder, vector, factor)
+                    number = builder.load(place(beyond(factors, row, size), scalar), align=1)
+                    factor = broadcast(builder, vector, number)
                 for column in range(_COLUMNS):
                     where = place(beyond(beyond(c, row, c_row), column, REGISTER), kind)
                     total = totals[row * _COLUMNS + column]
-                    if adding:
+                    if factor is not None:
                         total = builder.call(fma, [builder.load(where, align=1), factor, total])
                     builder.store(total, where, align=1)
             return context.get_dummy_value()

@@ -6,10 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from softcarry._host_arrays import SIZES
 from softcarry.cpu.memory import copy_element, element_size, load_integer
-
-SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of the element types."""
 
 
 class Rows(NamedTuple):

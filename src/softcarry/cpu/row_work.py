@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from softcarry._host_arrays import SIZES
 from softcarry.cpu import row_carries, row_softmax, row_top
 from softcarry.cpu.compiling import ready
 from softcarry.cpu.memory import ELEMENTS
-from softcarry.cpu.row_layout import SIZES, Grid, Operand
+from softcarry.cpu.row_layout import Grid, Operand
 from softcarry.cpu.row_short import SHORT
 from softcarry.cpu.row_sums import CHUNK
 from softcarry.cpu.row_team import share

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from softcarry._arrays import Array, array_namespace, broadcast_shape, dtype_name
+from softcarry._host_arrays import is_tensor, require_plain
 from softcarry.carry._checks import Base, require_base
 from softcarry.cpu.merge_work import Strided, merge_parts, strided
 from softcarry.errors import DTypeError, ShapeError
@@ -16,7 +17,6 @@ from softcarry.merging._partials import (
     require_apart,
     require_writable,
 )
-from softcarry.rows._operand import is_tensor, require_plain
 
 
 def merge_output_into(

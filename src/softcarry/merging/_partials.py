@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softcarry._arrays import Array, array_namespace, dtype_name
+from softcarry._host_arrays import NUMPY_DTYPES, bytes_view, is_tensor, overlaps_itself, require_plain
 from softcarry.cpu.merge_work import Part, strided
 from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor, require_plain
-from softcarry.rows._results import _bytes_view, _overlaps_itself
+from softcarry.rows._operand import element_of
 
 Arrays = Array | Sequence[Array]
 
@@ -136,7 +136,7 @@ def require_writable(what: str, array: Array, like: Array, shape: tuple[int, ...
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         msg = f"{what} must be writable, got a read-only array: copy it first"
         raise OptionError(msg)
-    if _overlaps_itself(array):
+    if overlaps_itself(array):
         msg = f"{what} must have memory for each of its elements, got some that share it: copy it first"
         raise OptionError(msg)
 
@@ -154,7 +154,7 @@ def require_apart(written: dict[str, Array], read: Mapping[str, Sequence[Array]]
         for other, arrays in others.items():
             if other in names[: place + 1]:
                 continue
-            if any(np.shares_memory(_bytes_view(written[name]), _bytes_view(array)) for array in arrays):
+            if any(np.shares_memory(bytes_view(written[name]), bytes_view(array)) for array in arrays):
                 msg = f"{name} must not overlap {other}, got memory that both share: copy one of them"
                 raise OptionError(msg)
 

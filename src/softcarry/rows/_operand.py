@@ -6,28 +6,13 @@ import sys
 from numbers import Integral
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from softcarry._arrays import Array, DType, array_namespace, dtype_name
-from softcarry.cpu.row_layout import SIZES, Operand, Rows
+from softcarry._host_arrays import ELEMENTS_BY_DTYPE, SIZES, is_tensor, require_plain
+from softcarry.cpu.row_layout import Operand, Rows
 from softcarry.errors import DTypeError, OptionError
-
-NUMPY_DTYPES = {
-    "float64": np.dtype(np.float64),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-}
-"""NumPy's dtype of each element type."""
-
-_NUMPY_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
-
-
-def is_tensor(array: Any) -> bool:
-    """Whether an object is a torch tensor; torch is not imported to find out."""
-    return "torch" in sys.modules and isinstance(array, sys.modules["torch"].Tensor)
 
 
 def scores_of(x: Array) -> Array:
@@ -38,7 +23,7 @@ def scores_of(x: Array) -> Array:
     DTypeError
         If x is no NumPy array or torch CPU tensor, of no real number type, or records gradients.
     """
-    if type(x) is np.ndarray and x.dtype in _NUMPY_NAMES:
+    if type(x) is np.ndarray and x.dtype in ELEMENTS_BY_DTYPE:
         return x
     if is_tensor(x):
         return _tensor_scores(x)
@@ -53,7 +38,7 @@ def scores_of(x: Array) -> Array:
     if x.dtype.kind in "iub":
         return x.astype(np.float64)
     native = x.dtype.newbyteorder("=")
-    if native not in _NUMPY_NAMES:
+    if native not in ELEMENTS_BY_DTYPE:
         raise _not_real("x", x.dtype)
     return x if x.dtype == native and x.dtype.isnative else x.astype(native)
 
@@ -75,20 +60,6 @@ def _tensor_scores(x: Any) -> Any:
     if dtype_name(x.dtype) not in SIZES:
         raise _not_real("x", x.dtype)
     return x
-
-
-def require_plain(what: str, tensor: Any) -> None:
-    """Refuse tensors that are not in the memory of the CPU, one element after the other by strides.
-
-    Raises
-    ------
-    DTypeError
-    """
-    strided = tensor.layout is sys.modules["torch"].strided
-    if tensor.device.type != "cpu" or not strided:
-        where = f"with layout {tensor.layout}" if not strided else f"on device {tensor.device}"
-        msg = f"{what} must be a strided torch tensor on the CPU, got one {where}: convert it first"
-        raise DTypeError(msg)
 
 
 def integers_of(targets: Any) -> NDArray[Any]:
@@ -125,7 +96,7 @@ def element_of(array: Array) -> str:
 
 def name_of(dtype: DType) -> str:
     """Return the bare name of a dtype; those of NumPy take a microsecond to find out, and are remembered."""
-    return _NUMPY_NAMES.get(dtype) or _name_of(dtype)
+    return ELEMENTS_BY_DTYPE.get(dtype) or _name_of(dtype)
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softcarry._arrays import Array, DType
-from softcarry.cpu.row_layout import SIZES
+from softcarry._host_arrays import NUMPY_DTYPES, SIZES, bytes_view, is_tensor, overlaps_itself, require_plain
 from softcarry.errors import DTypeError, OptionError, ShapeError
-from softcarry.rows._operand import NUMPY_DTYPES, element_of, is_tensor, name_of, require_plain
+from softcarry.rows._operand import element_of, name_of
 
 Empty = Literal["zero", "nan"]
 
@@ -129,12 +129,12 @@ def require_out(x: Array, shape: tuple[int, ...], out: Any, dtype: DType | str |
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         msg = "out must be writable, got a read-only array: copy it first"
         raise OptionError(msg)
-    if _overlaps_itself(out):
+    if overlaps_itself(out):
         msg = (
             "out must have an element of memory for each of its own, got overlapping ones: use a plain array"
         )
         raise OptionError(msg)
-    if np.shares_memory(_bytes_view(x), _bytes_view(out)):
+    if np.shares_memory(bytes_view(x), bytes_view(out)):
         msg = "out must not overlap x, which is read twice: give another array, or leave out= away"
         raise OptionError(msg)
     return name
@@ -154,33 +154,3 @@ def _require_writable(out: Any) -> None:
     if out.requires_grad:
         msg = "out must not record gradients, which row functions don't have: call out.detach()"
         raise DTypeError(msg)
-
-
-def _overlaps_itself(array: Array) -> bool:
-    view = _bytes_view(array)
-    if view.flags.c_contiguous:
-        return False
-    reach = view.dtype.itemsize
-    for stride, length in sorted((abs(s), n) for s, n in zip(view.strides, view.shape, strict=True) if n > 1):
-        if stride < reach:
-            return view.size > 0
-        reach += stride * (length - 1)
-    return False
-
-
-class _Memory:
-    """What `numpy.asarray` needs to see memory that torch holds."""
-
-    def __init__(self, tensor: Any) -> None:
-        size = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "typestr": f"|V{size}",
-            "data": (tensor.data_ptr(), True),
-            "strides": tuple(size * stride for stride in tensor.stride()),
-        }
-
-
-def _bytes_view(array: Array) -> np.ndarray:
-    return array if isinstance(array, np.ndarray) else np.asarray(_Memory(array))

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softcarry._arrays import Array
+from softcarry._host_arrays import is_tensor
 from softcarry.carry import Carry
 from softcarry.cpu.row_work import row_carries_of
 from softcarry.errors import DTypeError, OptionError, ShapeError
 from softcarry.rows._logprobs import gathered, log_probabilities
 from softcarry.rows._merging import log_sum_exp, merged_carries, require_k
-from softcarry.rows._operand import element_of, integers_of, is_tensor, operand, require_axis, scores_of
+from softcarry.rows._operand import element_of, integers_of, operand, require_axis, scores_of
 from softcarry.rows._results import as_kind, numpy_view
 from softcarry.rows._softmax_topk import softmax_topk
 from softcarry.rows._top import TopK
