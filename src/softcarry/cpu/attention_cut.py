@@ -19,7 +19,7 @@ _BLOCKS = 8
 """Blocks of queries, of all heads of a sequence, that are work enough to share out."""
 _QUERY_BYTES = 2**18
 """Of a block of queries and its running output: they stay in the second-level cache."""
-_MOST_QUERIES = 256
+_MOST_QUERIES = 512
 _PANEL = {"float32": 32, "float64": 16}
 
 

@@ -133,7 +133,6 @@ def _absorb_panel(
     end,
     k,
     k_row,
-    k_step,
     finite,
     masked,
     options,
@@ -148,7 +147,7 @@ def _absorb_panel(
     q = work.q + number * d * stride
     for column in range(0, lanes, panel_columns(like)):
         place = column * size
-        store_product(like, k, k_row, k_step, q + place, stride, scores + place, stride, end - begin, d)
+        store_product(like, k, k_row, q + place, scores + place, end - begin, d)
     if options.softcap != 0:
         cap_scores(panel, work.scores, begin, end, options.softcap)
     here = position(problem, sequence, query) - first
@@ -181,9 +180,7 @@ def _absorb_panel(
         return
     for column in range(0, width, panel_columns(like)):
         v = work.v + (column // lanes * lanes * KEY_BLOCK + begin * lanes + column % lanes) * size
-        add_product(
-            like, scores, size, stride, v, stride, o + column * size, width * size, rows, end - begin, factors
-        )
+        add_product(like, scores, v, o + column * size, width * size, rows, end - begin, factors)
 
 
 @njit
@@ -204,7 +201,7 @@ def summarise_queries(element, like, problem, sequence, head, query, rows, first
         store(like, work.o + place * size, nothing)
     start = max(first, first_key(problem, sequence, query) // KEY_BLOCK * KEY_BLOCK)
     stop = min(last, last_key(problem, sequence, query + rows - 1))
-    direct = element_size(element) == size
+    direct = element_size(element) == size and problem.k.step == size
     for block in range(start, stop, KEY_BLOCK):
         block_end = min(block + KEY_BLOCK, stop)
         pairs = allowed(problem, sequence, head, query, rows, block, block_end)
@@ -234,7 +231,6 @@ def summarise_queries(element, like, problem, sequence, head, query, rows, first
                     end,
                     k + begin * k_row,
                     k_row,
-                    problem.k.step if in_place else size,
                     finite,
                     pairs == SOME,
                     options,
