@@ -200,6 +200,9 @@ def slope_address(like, problem, sequence, head):
 NOTHING, SOME, ALL = 0, 1, 2
 
 
+_EIGHT = 0x0101010101010101
+
+
 @njit
 def allowed(problem, sequence, head, query, rows, first, last):
     """Return whether a mask allows NOTHING, SOME or ALL of the pairs of so many queries and keys."""
@@ -208,7 +211,16 @@ def allowed(problem, sequence, head, query, rows, first, last):
     any_pair, every_pair = False, True
     for row in range(rows if problem.mask.query != 0 else 1):
         place = mask_address(problem, sequence, head, query + row, first)
-        for _ in range(first, last):
+        key = first
+        if problem.mask.key == 1:
+            # Eight booleans at a time.
+            while key + 8 <= last:
+                eight = load_integer(place)
+                any_pair, every_pair = any_pair or eight != 0, every_pair and eight == _EIGHT
+                if any_pair and not every_pair:
+                    return SOME
+                key, place = key + 8, place + 8
+        for _ in range(key, last):
             if load_byte(place) == 0:
                 every_pair = False
             else:

@@ -154,7 +154,7 @@ def _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, 
                 pairs = problem.bias
                 source = bias_address(problem, sequence, head, query, block)
                 step = pairs.head if count == 1 else pairs.query
-                add_bias(panel, pairs.element, source, pairs.key, step, at - row, rows, scores, begin, end)
+                add_bias(panel, pairs.element, source, pairs.key, step, at - row, rows, scores, begin, end, 0)
             at += rows
     if problem.slopes != 0:
         slopes = load_strip(like, work.slopes + row * size)
@@ -167,7 +167,7 @@ def _edit_panel(like, problem, sequence, kv_head, row, held, block, begin, end, 
             pairs = problem.mask
             source = mask_address(problem, sequence, head, query, block)
             step = pairs.head if count == 1 else pairs.query
-            hide_by_mask(panel, source, pairs.key, step, at - row, rows, scores, begin, end)
+            hide_by_mask(panel, source, pairs.key, step, at - row, rows, scores, begin, end, 0)
             at += rows
     if (
         first_key(problem, sequence, count - 1) > block + begin

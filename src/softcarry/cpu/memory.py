@@ -21,7 +21,10 @@ ELEMENTS = {
     "bfloat16": np.uint16(0),
     "float16": np.int16(0),
 }
-"""A scalar for each element type; compiled code knows the two 16-bit types by integers of their size."""
+"""A scalar for each element type; compiled code knows the two 16-bit types by integers of their size.
+
+An 8-bit integer stands for bytes, such as booleans, which are only read.
+"""
 
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
@@ -40,6 +43,7 @@ BY_TYPE = {
     types.float64: Element(ir.DoubleType(), types.float64, 8),
     types.uint16: Element(ir.IntType(16), types.float32, 2),
     types.int16: Element(ir.HalfType(), types.float32, 2),
+    types.int8: Element(ir.IntType(8), types.float32, 1),
 }
 
 
@@ -57,6 +61,8 @@ def widen(builder: Any, raw: Any, element: Any) -> Any:
         )
     if element == types.int16:
         return builder.fpext(raw, _like(raw.type, ir.FloatType()))
+    if element == types.int8:
+        return builder.uitofp(raw, _like(raw.type, ir.FloatType()))
     return raw
 
 
@@ -144,10 +150,10 @@ def fence(typingctx):
 
 @intrinsic
 def load_integer(typingctx, address):
-    """Load a 64-bit integer."""
+    """Load a 64-bit integer at any alignment."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(pointer(builder, arguments[0], _INT64))
+        return builder.load(pointer(builder, arguments[0], _INT64), align=1)
 
     return types.intp(types.intp), generate
 

@@ -154,7 +154,19 @@ def _absorb_panel(
     if problem.bias.address != 0:
         pairs = problem.bias
         source = bias_address(problem, sequence, head, query, first)
-        add_bias(panel, pairs.element, source, pairs.key, pairs.query, 0, rows, work.scores, begin, end)
+        add_bias(
+            panel,
+            pairs.element,
+            source,
+            pairs.key,
+            pairs.query,
+            0,
+            rows,
+            work.scores,
+            begin,
+            end,
+            work.hidden,
+        )
     if problem.slopes != 0:
         slope = load_element(like, slope_address(like, problem, sequence, head))
         slopes = filled_panel(panel, slope)
@@ -162,7 +174,7 @@ def _absorb_panel(
     if masked:
         pairs = problem.mask
         source = mask_address(problem, sequence, head, query, first)
-        hide_by_mask(panel, source, pairs.key, pairs.query, 0, rows, work.scores, begin, end)
+        hide_by_mask(panel, source, pairs.key, pairs.query, 0, rows, work.scores, begin, end, work.hidden)
     last_row = query + rows - 1
     if (
         first_key(problem, sequence, last_row) > first + begin

@@ -13,7 +13,7 @@ from numba import njit, types
 from softcarry.cpu.attention_layout import load_bias
 from softcarry.cpu.exponential import exp_in_sum
 from softcarry.cpu.hyperbolic import tanh
-from softcarry.cpu.memory import element_size, load_byte, load_element, store, store_element
+from softcarry.cpu.memory import element_size, load_byte, load_element, store, store_element, transpose
 from softcarry.cpu.simd import (
     BLOCK,
     STRIP,
@@ -104,14 +104,50 @@ def _in_lanes(panel, lane, rows, new, old):
     return where_less(numbers, splat(numbers, float(lane + rows)), from_lane, old)
 
 
+_ABREAST = 8
+"""Keys whose pairs with the rows of a panel are transposed together."""
+
+
+@njit(forceinline=True)
+def _transpose_pairs(panel, element, source, row_step, target):
+    """Write what stands for eight keys and each row of a panel, keys contiguous in memory, as a panel."""
+    size = element_size(panel.working)
+    for row in range(0, panel_lanes(panel), STRIP):
+        place, stride = target + row * size, panel_lanes(panel) * size
+        transpose(element, source + row * row_step, row_step, panel.working, place, stride)
+
+
 @njit
-def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, begin, end):
+def _add_transposed(panel, element, source, row_step, scores, begin, end, scratch):
+    """Add the bias of all rows for whole groups of keys, contiguous in memory, and return the next key."""
+    stride = panel_lanes(panel) * element_size(panel.working)
+    none = filled_panel(panel, -np.inf)
+    while begin + _ABREAST <= end:
+        _transpose_pairs(panel, element, source + begin * element_size(element), row_step, scratch)
+        for j in range(_ABREAST):
+            bias, place = load_panel(panel, scratch + j * stride), scores + (begin + j) * stride
+            # A masked key stays masked, whatever its score is, NaN and +inf among them.
+            store(panel.working, place, where_equal(bias, none, none, load_panel(panel, place) + bias))
+        begin += _ABREAST
+    return begin
+
+
+@njit
+def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, begin, end, scratch):
     """Add a bias to the scores of so many rows from a lane on.
 
-    ``source`` is the address of the bias of the first of them and of the panel's key 0.
+    ``source`` is the address of the bias of the first of them and of the panel's key 0. ``scratch`` is the
+    address of room for eight keys of a panel, or 0.
     """
     stride = panel_lanes(panel) * element_size(panel.working)
     none = filled_panel(panel, -np.inf)
+    if scratch != 0 and rows == panel_lanes(panel) and element_size(panel.working) == 4:
+        if element == 0 and key_step == 4:
+            begin = _add_transposed(panel, np.float32(0), source, row_step, scores, begin, end, scratch)
+        elif element == 2 and key_step == 2:
+            begin = _add_transposed(panel, np.uint16(0), source, row_step, scores, begin, end, scratch)
+        elif element == 3 and key_step == 2:
+            begin = _add_transposed(panel, np.int16(0), source, row_step, scores, begin, end, scratch)
     for j in range(begin, end):
         first, place = source + j * key_step, scores + j * stride
         if row_step == 0:
@@ -123,7 +159,6 @@ def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, beg
             bias = load_bias(element, first + row * row_step)
             at = place + (lane + row) * element_size(panel.working)
             number = load_element(panel.working, at)
-            # A masked key stays masked, whatever its score is, NaN and +inf among them.
             number = type(number)(number + bias) if bias > -np.inf or bias != bias else type(number)(-np.inf)
             store_element(panel.working, at, number)
 
@@ -144,14 +179,23 @@ def subtract_distances(panel, queries, here, slopes, scores, begin, end):
 
 
 @njit
-def hide_by_mask(panel, source, key_step, row_step, lane, rows, scores, begin, end):
+def hide_by_mask(panel, source, key_step, row_step, lane, rows, scores, begin, end, scratch):
     """Select away the scores that a mask forbids, of so many rows from a lane on.
 
-    ``source`` is the address of the mask of the first of them and of the panel's key 0.
+    ``source`` is the address of the mask of the first of them and of the panel's key 0. ``scratch`` is the
+    address of room for eight keys of a panel, or 0.
     """
     size = element_size(panel.working)
     stride = panel_lanes(panel) * size
-    hidden = filled_panel(panel, -np.inf)
+    hidden, zero = filled_panel(panel, -np.inf), filled_panel(panel, 0.0)
+    if scratch != 0 and rows == panel_lanes(panel) and size == 4 and key_step == 1 and row_step != 0:
+        while begin + _ABREAST <= end:
+            _transpose_pairs(panel, np.int8(0), source + begin, row_step, scratch)
+            for j in range(_ABREAST):
+                allowed, place = load_panel(panel, scratch + j * stride), scores + (begin + j) * stride
+                score = load_panel(panel, place)
+                store(panel.working, place, where_equal(allowed, zero, hidden, score))
+            begin += _ABREAST
     for j in range(begin, end):
         first, place = source + j * key_step, scores + j * stride
         if row_step == 0:
