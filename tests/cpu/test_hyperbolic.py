@@ -75,7 +75,7 @@ def about_the_seam(dtype):
 
 
 def test_float32_numbers_of_every_size():
-    """Every 61st from 2^−14 to where tanh is 1. Measured, on all of them: MEASURED units."""
+    """Every 61st from 2^−14 to where tanh is 1. Measured, on all of them: 2.60 units, and 0.56 below the seam."""
     dtype = DTYPES["float32"]
     first, last = np.array([2.0**-14, 9.5], np.float32).view(np.int32)
     x = np.arange(first, last, 61, np.int32).view(np.float32)

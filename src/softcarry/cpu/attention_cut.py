@@ -20,6 +20,8 @@ _BLOCKS = 8
 _QUERY_BYTES = 2**18
 """Of a block of queries and its running output: they stay in the second-level cache."""
 _MOST_QUERIES = 512
+_MANY_QUERIES = 24
+"""Queries that fill enough of a panel to go by blocks, however few rows share their keys."""
 _PANEL = {"float32": 32, "float64": 16}
 
 
@@ -67,7 +69,7 @@ def cuts(shapes: Shapes) -> tuple[Cut, ...]:
     remembered: for small problems it would take longer than the work.
     """
     queries, keys = (np.frombuffer(counts, np.int64) for counts in (shapes.query_counts, shapes.key_counts))
-    few = queries * shapes.group <= MOST_ROWS
+    few = (queries * shapes.group <= MOST_ROWS) & (queries < _MANY_QUERIES)
     chosen = (np.flatnonzero(~few), np.flatnonzero(few & (queries > 0)))
     return tuple(
         _cut(shapes, numbers, queries[numbers], keys[numbers], streamed)
