@@ -135,7 +135,7 @@ OPTIONS: dict[str, Callable] = {
     "alibi": _alibi,
     "sinks": _sinks,
     "splits": _one_of("splits", 1, 2, 3, 7, 1000),
-    "threshold": _one_of("rescale_threshold", 0.0, 2.5, 8.0, 80.0),
+    "threshold": _one_of("rescale_threshold", 0.0, 2.5, 8.0, 20.0),
 }
 CAUSAL = ("causal", "bottom-right", "top-left")
 STRUCTURES = ("plain", "lengths", "packed", "packed pair", "packed lengths", "paged", "paged packed")

@@ -76,6 +76,10 @@ def host_array(what: str, array: Array) -> HostArray:
         return HostArray(address, array.shape, array.strides, name, "numpy")
     if is_tensor(array):
         return _host_tensor(what, array)
+    if not hasattr(array, "dtype") or isinstance(array, np.generic):
+        kind = type(array).__name__
+        msg = f"{what} must be a NumPy array or torch CPU tensor, got {kind}: use numpy.asarray"
+        raise DTypeError(msg)
     array_namespace(array)
     library = type(array).__module__.partition(".")[0]
     msg = f"{what} must be a NumPy array or torch CPU tensor, got one of {library}: use numpy.asarray"
@@ -103,28 +107,46 @@ def _of_dtype(dtype: Any) -> tuple[str, int]:
 
 
 def integers(what: str, array: Any) -> NDArray[np.int64]:
-    """Return integers, of a NumPy array, torch CPU tensor or nested list, as a contiguous int64 array.
+    """Return integers, of a NumPy array, torch CPU tensor or nested list, as a new contiguous int64 array.
+
+    It is a copy, so that what is checked is what is used, whoever writes to the array meanwhile.
 
     Raises
     ------
     DTypeError
-        If they are no integers.
+        If they are no integers, or a list that is no array.
+    OptionError
+        If one exceeds the range of int64.
     """
     if is_tensor(array):
         name = host_array(what, array).element
         # NumPy has no dtype for some of torch's.
         array = array.numpy() if "int" in name else np.empty(0)
     else:
-        array = np.asarray(array, np.int64 if isinstance(array, list | tuple) and not len(array) else None)
+        array = _as_array(what, array, np.int64)
         name = array.dtype.name
     if array.dtype.kind not in "iu":
         msg = f"{what} must hold integers, got {name}: convert it, for example to int64"
         raise DTypeError(msg)
-    return np.ascontiguousarray(array, np.int64)
+    largest = np.iinfo(np.int64).max
+    if array.dtype == np.uint64 and array.size and array.max() > largest:
+        msg = f"{what} must hold integers up to {largest}, got {array.max()}"
+        raise OptionError(msg)
+    return np.array(array, np.int64, order="C")
 
 
-def real_numbers(what: str, array: Any, dtype: np.dtype) -> NDArray[Any]:
-    """Return floating-point numbers, of a NumPy array, torch CPU tensor or nested list, in a dtype of NumPy.
+def _as_array(what: str, array: Any, of_nothing: Any) -> NDArray[Any]:
+    """Return an array of a nested list, or an array; an empty list has a dtype of its own."""
+    empty = isinstance(array, list | tuple) and not len(array)
+    try:
+        return np.asarray(array, of_nothing if empty else None)
+    except ValueError as error:
+        msg = f"{what} must be an array, got a nested list that is none: give its rows one length"
+        raise DTypeError(msg) from error
+
+
+def real_array(what: str, array: Any) -> Array:
+    """Return an array of floating-point numbers, of NumPy, torch or a nested list, as it is; it is not read.
 
     Raises
     ------
@@ -133,14 +155,21 @@ def real_numbers(what: str, array: Any, dtype: np.dtype) -> NDArray[Any]:
     """
     if is_tensor(array):
         name = host_array(what, array).element
-        array = array.to(sys.modules["torch"].float64).numpy() if name in SIZES else array
     else:
-        array = np.asarray(array)
+        array = _as_array(what, array, np.float64)
         name = ELEMENTS_BY_DTYPE.get(array.dtype) or array.dtype.name
     if name not in SIZES:
         msg = f"{what} must hold real floating-point numbers, got {name}: convert it, for example to float32"
         raise DTypeError(msg)
-    return np.ascontiguousarray(array, dtype)
+    return array
+
+
+def numbers_of(array: Array, dtype: np.dtype) -> NDArray[Any]:
+    """Return a copy of an array in a dtype of NumPy, contiguous; too large numbers become infinite."""
+    if is_tensor(array):
+        array = array.to(sys.modules["torch"].float64).numpy()
+    with np.errstate(over="ignore"):
+        return np.array(array, dtype, order="C")
 
 
 def empty_like(array: Array, shape: tuple[int, ...], element: str) -> Array:
@@ -225,4 +254,7 @@ def require_writable_output(
         if share_memory(out, array):
             msg = f"out must not overlap {name}: pass an array of its own"
             raise OptionError(msg)
+    if is_tensor(out):
+        # torch's derivatives look at it to know that what they kept has changed.
+        sys.modules["torch"].autograd.graph.increment_version(out)
     return target

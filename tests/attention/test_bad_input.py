@@ -183,7 +183,7 @@ OPTIONS = {
             "splits": (0, -1, 1.0, "2", True),
             "scale": (INF, -INF, NAN, "1", 1j),
             "causal": ("left", "", "bottom_right", 2, 0.5, "True"),
-            "rescale_threshold": (-1.0, -1e-9, 80.5, INF, NAN, "1", None),
+            "rescale_threshold": (-1.0, -1e-9, 20.5, INF, NAN, "1", None),
         }.items()
         for value in values
     },

@@ -147,7 +147,7 @@ def staircase(step: float, tq: int, tk: int, dtype: str):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.0, 8.0, 20.0, 80.0])
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 2.0, 8.0, 12.0, 20.0])
 def test_rescaling_put_off_stays_within_its_bound(dtype, threshold):
     """Steps below the threshold, at it, and above; all of them in one key block, and over many."""
     for tq, tk in ((1, 150), (5, 700), (70, 260), (65, 700)):
@@ -174,7 +174,7 @@ def test_results_with_and_without_a_threshold_lie_within_both_bounds(dtype):
             ).build()
             truth = attention_of(q, k, v, **options)
             always = sc.attention(q, k, v, **options).astype(truth.output.dtype)
-            for threshold in (1.0, 10.0, 80.0):
+            for threshold in (1.0, 10.0, 20.0):
                 lazy = sc.attention(q, k, v, rescale_threshold=threshold, **options)
                 allowed = (
                     bounds_of(truth, splits=2).rounded
@@ -187,14 +187,14 @@ def test_the_bound_of_a_threshold_is_of_the_size_of_its_effect():
     """τ = 80 costs 2·80·u·(1 + log2 e/2) of a weight at most: a bound that grew as e^τ would hold nothing."""
     q, k, v = staircase(1.0, 3, 150, "float32")
     truth = attention_of(q, k, v)
-    growth = bounds_of(truth, threshold=80.0).output / bounds_of(truth).output
+    growth = bounds_of(truth, threshold=20.0).output / bounds_of(truth).output
     assert growth.max() < 40
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_thresholds_that_may_overflow_are_refused(dtype):
     q, k, v, _ = Case(1, 2, 1, 3, 5, 8, 8, dtype).build()
-    for threshold in (80.5, 1e4, INF, np.nan, -1.0):
+    for threshold in (20.5, 1e4, INF, np.nan, -1.0):
         for call in (sc.attention, sc.attention_carry):
             with pytest.raises(OptionError, match="rescale_threshold") as caught:
                 call(q, k, v, rescale_threshold=threshold)

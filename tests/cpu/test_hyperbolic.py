@@ -1,4 +1,4 @@
-"""tanh of vectors: within a bound that is added up from its operations, at the seam too, odd, and at the ends."""
+"""tanh of vectors: within the sum of what its operations may be off by, odd, at its seam and at its ends."""
 
 import mpmath
 import numpy as np
@@ -75,7 +75,7 @@ def about_the_seam(dtype):
 
 
 def test_float32_numbers_of_every_size():
-    """Every 61st from 2^−14 to where tanh is 1. Measured, on all of them: 2.60 units, and 0.56 below the seam."""
+    """Every 61st from 2^−14 to where tanh is 1. Measured on all: 2.60 units, below the seam 0.56."""
     dtype = DTYPES["float32"]
     first, last = np.array([2.0**-14, 9.5], np.float32).view(np.int32)
     x = np.arange(first, last, 61, np.int32).view(np.float32)
@@ -83,8 +83,10 @@ def test_float32_numbers_of_every_size():
     error = np.abs(got - true)
     # The C library's float64 tanh is off by some 2^−52 of it.
     assert (error <= bound(x, dtype) + 2.0**-50 * true).all(), x[(error / bound(x, dtype)).argmax()]
-    # No wider than it must be: a wrong last coefficient, or e^x off by two units, would be found.
-    assert (error > bound(x, dtype) / 2).any()
+    # No wider than it must be, on either side of the seam.
+    below = x < dtype.type(SEAM)
+    assert (error > 0.9 * bound(x, dtype))[below].any()
+    assert (error > 0.7 * bound(x, dtype))[~below].any()
 
 
 @SCALARS

@@ -1,4 +1,4 @@
-"""Products in registers: every count of rows, each sum in its order to the bit, and nothing written beside it.
+"""Products in registers: every count of rows, sums in their order to the bit, and nothing written beside.
 
 The numbers of a panel beyond the columns of a tile, and all that lies around what is read, are NaN here: none
 may reach a result.
@@ -168,8 +168,8 @@ def test_a_sum_has_one_order_to_the_bit(dtype, inner):
     factors[:2] = 0, 1
     sums = summed_in_order(a, b)
     np.testing.assert_array_equal(stored(a, b), sums)
-    want = [[fused(x, f, total) for x, total in zip(*row, strict=True)] for f, *row in zip(factors, c, sums)]
-    np.testing.assert_array_equal(added(a, b, c, factors), want)
+    want = [fused(x, f, total) for x, f, total in np.nditer([c, factors[:, None], sums])]
+    np.testing.assert_array_equal(added(a, b, c, factors).ravel(), want)
     if inner > 2:
         assert (summed_in_order(a[:, ::-1], b[::-1]) != sums).any()
 

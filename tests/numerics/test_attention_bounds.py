@@ -58,12 +58,20 @@ def covered(output, bound):
     return float(np.max(output / np.where(bound == 0, 5e-324, bound), initial=0.0))
 
 
+def flushes_subnormal_products(torch, dtype):
+    """Whether torch's matrix product loses subnormal numbers, as AMX and AVX-512's of bfloat16 do."""
+    subnormal = torch.full((64, 64), 1e-40).to(getattr(torch, dtype))
+    return bool((subnormal != 0).all()) and not (torch.ones_like(subnormal) @ subnormal).any()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", list(MANTISSA))
 def test_torch_stays_within_the_bound(dtype, kind):
     torch = pytest.importorskip("torch")
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    if kind == "tiny" and flushes_subnormal_products(torch, dtype):
+        pytest.skip(f"torch's {dtype} products take subnormal numbers for 0 on this processor; bounds do not")
     worst, worst_lse = 0.0, 0.0
     for seed, (n, d, rows) in enumerate(SHAPES):
         tensors = [

@@ -12,7 +12,7 @@ from softcarry._attention._options import (
     require_splits,
     require_threshold,
 )
-from softcarry._attention._problem import call_of, heads_of, per_head
+from softcarry._attention._problem import call_of, heads_of, per_head, sinks_of, slopes_of
 from softcarry._attention._sequences import Sequences, sequences
 from softcarry._host_arrays import HostArray, empty_like, host_array, require_writable_output
 from softcarry.carry import Carry
@@ -96,21 +96,19 @@ def _checked(
 ) -> _Checked:
     given = operands(q, k, v, paged=block_table is not None)
     of = sequences(given, kv_lengths, cu_seqlens, block_table)
-    return _Checked(
-        given,
-        of,
-        require_reach(causal, window),
-        None if mask is None else pair_array("mask", mask, of.pair_shape),
-        None if bias is None else pair_array("bias", bias, of.pair_shape),
-        per_head("alibi", alibi, given, of.sequence_count),
-        per_head("sinks", sinks, given),
-        Options(
-            require_scale(scale, given.q.shape[3]),
-            require_softcap(softcap),
-            require_threshold(rescale_threshold),
-        ),
-        require_splits(splits),
+    slopes, sinks = per_head("alibi", alibi, given, of.sequence_count), per_head("sinks", sinks, given)
+    reach = require_reach(causal, window)
+    allowed = None if mask is None else pair_array("mask", mask, of.pair_shape)
+    added = None if bias is None else pair_array("bias", bias, of.pair_shape)
+    options = Options(
+        require_scale(scale, given.q.shape[3], given.working),
+        require_softcap(softcap, given.working),
+        require_threshold(rescale_threshold),
     )
+    pieces = require_splits(splits)
+    # What is small is read last.
+    numbers = slopes_of(slopes, given), sinks_of(sinks, given)
+    return _Checked(given, of, reach, allowed, added, *numbers, options, pieces)
 
 
 def _attend(checked: _Checked, output: HostArray | None, carry: tuple[int, ...] | None) -> None:

@@ -55,6 +55,7 @@ def attention(
         Slopes: slope·\|distance\| from the key that the query stands at is subtracted.
     sinks : array (heads,), optional
         Scores of one more key a head, whose value is 0: the carry (m = sink, l = 1, o = 0), merged once.
+        Finite, or −inf for none.
     kv_lengths : integers (batch,), optional
         How many keys of each sequence there are; what lies beyond is not read. They take the place of tk in
         all of the above.
@@ -71,15 +72,17 @@ def attention(
         default it follows from the shapes. For the same splits results are the same to the bit.
     rescale_threshold : float
         m moves, and l and o are rescaled, only where a score exceeds m by more, in natural log units. Terms
-        then reach e^threshold in place of 1; relative errors stay those of float32. At most 80.
+        then reach e^threshold in place of 1; relative errors stay those of float32. At most 20.
     out : array (batch, heads, tq, dv), optional
-        Written and returned; of the dtype and library of q, of any strides, apart from the inputs.
+        Written and returned; of the dtype and library of q, of any strides in which no two elements share
+        memory, apart from q, k, v, mask and bias.
 
     Returns
     -------
     array (batch, heads, tq, dv)
         Of the dtype and library of q. 0 in a row that sees no key, but for a sink or not. A NaN, or
-        infinity, of a key or value that a row sees reaches that row, and no other.
+        infinity, of a key or value that a row sees reaches that row, and no other; an infinite value becomes
+        NaN where its term underflows. o overflows where l·\|v\| does, though the output might not.
 
     Raises
     ------
@@ -166,7 +169,8 @@ def attention_carry(
     Carry
         m and l (batch, heads, tq), o (batch, heads, tq, dv), float32, or float64 for float64, of the library
         of q, in base e; ``output`` and ``lse`` follow. A row that sees no key, and has no sink, is empty:
-        m = −inf, l = 0, o = 0. With a NaN score m and l are NaN, with one of +inf l is NaN.
+        m = −inf, l = 0, o = 0. With a score of +inf m is +inf and l NaN; otherwise a NaN score makes both
+        NaN.
 
     Raises
     ------

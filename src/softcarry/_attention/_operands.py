@@ -108,7 +108,8 @@ def pair_array(name: str, array: Any, shape: tuple[int, int, int, int]) -> PairA
     """
     given = host_array(name, array)
     if name == "mask" and given.element != "bool":
-        remedy = "bias=, which is added to the scores, or mask.astype(bool), where True attends"
+        boolean = "mask.bool()" if given.library == "torch" else "mask.astype(bool)"
+        remedy = f"bias=, which is added to the scores, or {boolean}, where True attends"
         msg = f"mask must hold booleans, got {given.element}: pass it as {remedy}"
         raise DTypeError(msg)
     if name == "bias" and given.element not in SIZES:

@@ -1,14 +1,17 @@
 """The options of a call of attention that are numbers: what they may be, and what they mean."""
 
+import contextlib
 import math
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from softcarry.cpu.attention_layout import UNLIMITED
 from softcarry.errors import OptionError
 
-_LARGEST_THRESHOLD = 80.0
-"""e to it is far from overflow in float32, also as a factor of values."""
+_LARGEST_THRESHOLD = 20.0
+"""e to it, 5·10⁸, times as many keys as there can be is far from overflow in float32."""
 
 
 class Reach(NamedTuple):
@@ -20,32 +23,32 @@ class Reach(NamedTuple):
     """Whether query i stands at key i; else the last query stands at the last key."""
 
 
-def require_scale(scale: Any, d: int) -> float:
+def require_scale(scale: Any, d: int, working: str) -> float:
     """Return the factor of the scores, 1/√d by default.
 
     Raises
     ------
     OptionError
-        If it is no finite number.
+        If it is no finite number of the working type.
     """
     if scale is None:
         return 1.0 / math.sqrt(d)
-    return _finite("scale", scale, "a finite number, or None for 1/√d")
+    return _finite("scale", scale, f"a finite number of {working}, or None for 1/√d", working)
 
 
-def require_softcap(softcap: Any) -> float:
+def require_softcap(softcap: Any, working: str) -> float:
     """Return the softcap, 0 for none.
 
     Raises
     ------
     OptionError
-        If it is no positive finite number.
+        If it is no positive, finite and normal number of the working type.
     """
     if softcap is None:
         return 0.0
-    expected = "a positive finite number, or None for no cap"
-    number = _finite("softcap", softcap, expected)
-    if number <= 0:
+    expected = f"a positive finite number of {working}, or None for no cap"
+    number = _finite("softcap", softcap, expected, working)
+    if number < float(np.finfo(working).tiny):
         msg = f"softcap must be {expected}, got {softcap!r}"
         raise OptionError(msg)
     return number
@@ -60,7 +63,7 @@ def require_threshold(threshold: Any) -> float:
         If it is no number from 0 to 80.
     """
     expected = f"from 0, rescale always, to {_LARGEST_THRESHOLD:g}"
-    number = _finite("rescale_threshold", threshold, expected)
+    number = _finite("rescale_threshold", threshold, expected, "float64")
     if not 0 <= number <= _LARGEST_THRESHOLD:
         msg = f"rescale_threshold must be {expected}, got {threshold!r}"
         raise OptionError(msg)
@@ -80,7 +83,7 @@ def require_splits(splits: Any) -> int:
     if not _is_integer(splits) or splits < 1:
         msg = f"splits must be an integer of at least 1, or None to leave it to the shapes, got {splits!r}"
         raise OptionError(msg)
-    return int(splits)
+    return min(int(splits), UNLIMITED)
 
 
 def require_reach(causal: Any, window: Any) -> Reach:
@@ -123,8 +126,18 @@ def _is_integer(number: Any) -> bool:
     return isinstance(number, Integral) and not isinstance(number, bool)
 
 
-def _finite(name: str, number: Any, expected: str) -> float:
-    if not isinstance(number, Real) or isinstance(number, bool) or not math.isfinite(number):
-        msg = f"{name} must be {expected}, got {number!r}"
+def _finite(name: str, number: Any, expected: str, working: str) -> float:
+    value = math.nan
+    if isinstance(number, Real) and not isinstance(number, bool):
+        # An integer may be too large for any float.
+        with contextlib.suppress(OverflowError):
+            value = float(number)
+    if not abs(value) <= float(np.finfo(working).max):
+        msg = f"{name} must be {expected}, got {_shown(number)}"
         raise OptionError(msg)
-    return float(number)
+    return value
+
+
+def _shown(number: Any) -> str:
+    text = repr(number)
+    return text if len(text) <= 40 else f"{text[:20]}… of {len(text)} characters"

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from softcarry._arrays import Array
 from softcarry._attention._operands import Operands, PairArray
 from softcarry._attention._options import Reach
 from softcarry._attention._sequences import Sequences, plain_sequences
-from softcarry._host_arrays import NUMPY_DTYPES, HostArray, real_numbers
+from softcarry._host_arrays import NUMPY_DTYPES, HostArray, numbers_of, real_array
 from softcarry.cpu import attention_layout
 from softcarry.cpu.attention_layout import Heads, Pairs, Problem
-from softcarry.errors import ShapeError
+from softcarry.errors import OptionError, ShapeError
 
 _ELEMENTS = ("float32", "float64", "bfloat16", "float16")
 """In the order of `softcarry.cpu.attention_layout.Pairs.element`."""
@@ -115,8 +116,8 @@ def _pairs(pairs: PairArray | None) -> Pairs:
     return Pairs(pairs.array.address, *pairs.strides[1:], kind)
 
 
-def per_head(name: str, numbers: Any, given: Operands, sequences: int | None = None) -> NDArray[Any] | None:
-    """Return numbers (heads,), or (sequences, heads) if that is given, in the working type; None for None.
+def per_head(name: str, numbers: Any, given: Operands, sequences: int | None = None) -> Array | None:
+    """Check numbers (heads,), or (sequences, heads) if that is given, without reading them; None for None.
 
     Raises
     ------
@@ -125,10 +126,45 @@ def per_head(name: str, numbers: Any, given: Operands, sequences: int | None = N
     """
     if numbers is None:
         return None
-    converted = real_numbers(name, numbers, NUMPY_DTYPES[given.working])
+    array = real_array(name, numbers)
     shapes = {(given.heads,)} | ({(sequences, given.heads)} if sequences is not None else set())
-    if converted.shape not in shapes:
+    if tuple(array.shape) not in shapes:
         expected = " or ".join(str(shape) for shape in sorted(shapes, key=len))
-        msg = f"{name} must have shape {expected}, a number a query head, got {converted.shape}"
+        msg = f"{name} must have shape {expected}, a number a query head, got {tuple(array.shape)}"
         raise ShapeError(msg)
-    return converted
+    return array
+
+
+def slopes_of(array: Array | None, given: Operands) -> NDArray[Any] | None:
+    """Return ALiBi's slopes in the working type, all finite there; None for None.
+
+    Raises
+    ------
+    OptionError
+    """
+    if array is None:
+        return None
+    slopes = numbers_of(array, NUMPY_DTYPES[given.working])
+    if not np.isfinite(slopes).all():
+        wrong = slopes[~np.isfinite(slopes)][0]
+        msg = f"alibi must hold finite numbers of {given.working}, got one that is {wrong} there"
+        raise OptionError(msg)
+    return slopes
+
+
+def sinks_of(array: Array | None, given: Operands) -> NDArray[Any] | None:
+    """Return the scores of sinks in the working type, each finite there, or −inf for none; None for None.
+
+    Raises
+    ------
+    OptionError
+    """
+    if array is None:
+        return None
+    sinks = numbers_of(array, NUMPY_DTYPES[given.working])
+    if not (sinks < np.inf).all():
+        wrong = sinks[~(sinks < np.inf)][0]
+        expected = f"finite numbers of {given.working}, or −inf for none"
+        msg = f"sinks must be {expected}, got one that is {wrong} there"
+        raise OptionError(msg)
+    return sinks

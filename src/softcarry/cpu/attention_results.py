@@ -81,8 +81,8 @@ def write_row(element, like, problem, sequence, head, query, m, l, o, results, r
         # What nothing was added to is −0.
         l = type(like)(0.0)
     if l != l:
-        # The maximum passes over a NaN score, the sum does not.
-        m = type(like)(np.nan)
+        # The maximum passes over a NaN score, the sum does not; a score of +inf makes the sum NaN, too.
+        m = m if m == np.inf else type(like)(np.nan)
     elif results.sinks != 0:
         sink = load_element(like, results.sinks + head * size)
         if sink > m or sink != sink:

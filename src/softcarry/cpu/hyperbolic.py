@@ -49,7 +49,7 @@ def _double_series(t):
 
 
 def tanh(x):
-    """Return tanh x of a vector: ±1 for ±inf, NaN for NaN, x itself where it is tiny."""
+    """Return tanh x of a vector: ±1 for ±inf, NaN for NaN, x itself where it is tiny, but +0 for −0."""
     raise TypeError("a vector exists in compiled code only: call this from a function under numba.njit")
 
 

@@ -104,6 +104,7 @@ def _in_lanes(panel, lane, rows, new, old):
     return where_less(numbers, splat(numbers, float(lane + rows)), from_lane, old)
 
 
+_LARGEST = float(np.finfo(np.float32).max)
 _ABREAST = 8
 """Keys whose pairs with the rows of a panel are transposed together."""
 
@@ -132,6 +133,15 @@ def _add_transposed(panel, element, source, row_step, scores, begin, end, scratc
     return begin
 
 
+@njit(forceinline=True)
+def _bias(panel, element, address):
+    """Load a bias. One that is finite stays so in the working type: −inf masks."""
+    bias = load_bias(element, address)
+    if element_size(panel.working) == 4 and -np.inf < bias < np.inf:
+        return min(max(bias, -_LARGEST), _LARGEST)
+    return bias
+
+
 @njit
 def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, begin, end, scratch):
     """Add a bias to the scores of so many rows from a lane on.
@@ -151,12 +161,12 @@ def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, beg
     for j in range(begin, end):
         first, place = source + j * key_step, scores + j * stride
         if row_step == 0:
-            bias, before = filled_panel(panel, load_bias(element, first)), load_panel(panel, place)
+            bias, before = filled_panel(panel, _bias(panel, element, first)), load_panel(panel, place)
             after = where_equal(bias, none, none, before + bias)
             store(panel.working, place, _in_lanes(panel, lane, rows, after, before))
             continue
         for row in range(rows):
-            bias = load_bias(element, first + row * row_step)
+            bias = _bias(panel, element, first + row * row_step)
             at = place + (lane + row) * element_size(panel.working)
             number = load_element(panel.working, at)
             number = type(number)(number + bias) if bias > -np.inf or bias != bias else type(number)(-np.inf)

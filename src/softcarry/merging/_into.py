@@ -86,7 +86,9 @@ def merge_output_into(
     require_writable("output", output, first, tuple(first.shape), first.dtype)
     require_writable("lse", lse, first_lse, shape, first_lse.dtype)
     allowed = None if mask is None else _mask_of(mask, output, shape)
-    others = {"other": [read], "other_lse": [read_lse]}
+    others = {"other": [read], "other_lse": [read_lse]} | (
+        {} if mask is None else {"mask": [np.asarray(mask)]}
+    )
     require_apart({"output": output, "lse": lse}, others)
     result = part_of(output, lse)
     merge_parts(
