@@ -93,21 +93,26 @@ def _tile(rows: int, adding: bool) -> Any:
                 by = stride if by is None else ir.Constant(_INT64, by)
                 return builder.add(address, builder.mul(by, ir.Constant(_INT64, times)))
 
-            def terms(a, b, sums):
+            # An address may be a base and once or twice a stride at no cost: three rows share a base. Where
+            # the stride is known, one serves all.
+            together = rows if adding else 3
+
+            def terms(bases, b, sums):
                 """Add the terms of one inner index to the sums."""
                 columns = [
                     builder.load(place(beyond(b, n, REGISTER), kind), align=1) for n in range(_COLUMNS)
                 ]
                 after = []
                 for row in range(rows):
-                    number = builder.load(place(beyond(a, row, known.a_row), scalar), align=1)
+                    at = beyond(bases[row // together], row % together, known.a_row)
+                    number = builder.load(place(at, scalar), align=1)
                     left = broadcast(builder, vector, number)
                     for column in range(_COLUMNS):
                         running = sums[row * _COLUMNS + column]
                         after.append(builder.call(fma, [left, columns[column], running]))
                 return after
 
-            def summed(label, count, unrolled, a, b, sums):
+            def summed(label, count, unrolled, bases, b, sums):
                 """Add the terms of ``count`` rounds of so many inner indices, one after the other."""
                 before = builder.block
                 loop, done = (
@@ -116,20 +121,22 @@ def _tile(rows: int, adding: bool) -> Any:
                 zero, one = ir.Constant(_INT64, 0), ir.Constant(_INT64, 1)
                 builder.cbranch(builder.icmp_signed(">", count, zero), loop, done)
                 builder.position_at_end(loop)
-                phis = [builder.phi(_INT64) for _ in range(3)] + [builder.phi(kind) for _ in sums]
-                index, a_place, b_place, *running = phis
+                index, b_place = builder.phi(_INT64), builder.phi(_INT64)
+                places = [builder.phi(_INT64) for _ in bases]
+                running = [builder.phi(kind) for _ in sums]
                 after = running
                 for step in range(unrolled):
-                    after = terms(beyond(a_place, step, known.a_inner), beyond(b_place, step, PANEL), after)
+                    stepped = [beyond(one_place, step, known.a_inner) for one_place in places]
+                    after = terms(stepped, beyond(b_place, step, PANEL), after)
                 following = builder.add(index, one)
                 last = [
                     following,
-                    beyond(a_place, unrolled, known.a_inner),
                     beyond(b_place, unrolled, PANEL),
+                    *(beyond(one_place, unrolled, known.a_inner) for one_place in places),
                     *after,
                 ]
-                first = [zero, a, b, *sums]
-                for phi, start, end in zip(phis, first, last, strict=True):
+                first = [zero, b, *bases, *sums]
+                for phi, start, end in zip([index, b_place, *places, *running], first, last, strict=True):
                     phi.add_incoming(start, before)
                     phi.add_incoming(end, loop)
                 builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
@@ -140,14 +147,15 @@ def _tile(rows: int, adding: bool) -> Any:
                     result.add_incoming(start, before)
                     result.add_incoming(end, loop)
                     results.append(result)
-                return results[0], results[1], results[2:]
+                return results[1 : 1 + len(bases)], results[0], results[1 + len(bases) :]
 
             # −0 is what adds nothing, not even a sign.
             sums = [constant(kind, -0.0)] * (rows * _COLUMNS)
             whole = builder.sdiv(inner, ir.Constant(_INT64, _UNROLLED))
             rest = builder.srem(inner, ir.Constant(_INT64, _UNROLLED))
-            a, b, sums = summed("unrolled", whole, _UNROLLED, a, b, sums)
-            _, _, sums = summed("rest", rest, 1, a, b, sums)
+            bases = [beyond(a, row, known.a_row) for row in range(0, rows, together)]
+            bases, b, sums = summed("unrolled", whole, _UNROLLED, bases, b, sums)
+            _, _, sums = summed("rest", rest, 1, bases, b, sums)
             for row in range(rows):
                 factor = None
                 if adding:
