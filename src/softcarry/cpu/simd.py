@@ -281,25 +281,6 @@ def lowest_bit(typingctx, bits):
     return types.intp(types.uint64), generate
 
 
-def _counter(comparison: str) -> Any:
-    @intrinsic
-    def count(typingctx, running, y, x):
-        def generate(context, builder, signature, arguments):
-            counted, y, x = arguments
-            one, zero = constant(running.llvm, 1.0), constant(running.llvm, 0.0)
-            return builder.fadd(counted, builder.select(builder.fcmp_ordered(comparison, y, x), one, zero))
-
-        return running(running, running, running), generate
-
-    return count
-
-
-count_above = _counter(">")
-"""``count_above(running, y, x)``: a running count plus 1 where y > x."""
-count_not_below = _counter(">=")
-"""``count_not_below(running, y, x)``: a running count plus 1 where y ≥ x."""
-
-
 @intrinsic
 def repeated(typingctx, strip):
     """Return the block that a strip fills by being repeated."""
