@@ -28,8 +28,8 @@ LAYERS = (
         "softcarry._softmax_algorithms",
         "softcarry.reference",
     ),
-    ("softcarry.auditing",),
     ("softcarry.report",),
+    ("softcarry.auditing",),
     ("softcarry.benchmarks",),
     ("softcarry.cli", "softcarry.__main__"),
 )

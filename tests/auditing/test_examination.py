@@ -8,8 +8,8 @@ import pytest
 from mutants import TwoPass, kill_process, plain
 from softcarry.auditing.contract import Contract
 from softcarry.auditing.examination import CaseCrashed, CaseRefused, Examination
-from softcarry.auditing.report import Curve
 from softcarry.auditing.subject import Subject
+from softcarry.report.model import Curve
 
 
 def examination_of(kernel, dtype="float32", **options):

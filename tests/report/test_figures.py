@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from softcarry.auditing.report import Curve
 from softcarry.numerics.experiments import Envelope, SumCurve
 from softcarry.report.figures import (
     _HUES,
@@ -19,6 +18,7 @@ from softcarry.report.figures import (
     stagnation_svg,
     to_svg,
 )
+from softcarry.report.model import Curve
 
 SVG = "{http://www.w3.org/2000/svg}"
 

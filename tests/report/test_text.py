@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from softcarry.auditing.report import Curve, Fact, Finding, Report, Skip, Verdict
+from softcarry.report.model import Curve, Fact, Finding, Report, Skip, Verdict
 from softcarry.report.text import _ratio, _shown, render
 
 

@@ -7,23 +7,23 @@ if TYPE_CHECKING:
     from softcarry.auditing._audit import audit as audit
     from softcarry.auditing.contract import Contract as Contract
     from softcarry.auditing.examination import Examination as Examination
-    from softcarry.auditing.report import Curve as Curve
-    from softcarry.auditing.report import Fact as Fact
-    from softcarry.auditing.report import Finding as Finding
-    from softcarry.auditing.report import Report as Report
-    from softcarry.auditing.report import Skip as Skip
     from softcarry.auditing.subject import Subject as Subject
+    from softcarry.report.model import Curve as Curve
+    from softcarry.report.model import Fact as Fact
+    from softcarry.report.model import Finding as Finding
+    from softcarry.report.model import Report as Report
+    from softcarry.report.model import Skip as Skip
 
 _HOMES = {
-    "Contract": "contract",
-    "Curve": "report",
-    "Examination": "examination",
-    "Fact": "report",
-    "Finding": "report",
-    "Report": "report",
-    "Skip": "report",
-    "Subject": "subject",
-    "audit": "_audit",
+    "Contract": "softcarry.auditing.contract",
+    "Curve": "softcarry.report.model",
+    "Examination": "softcarry.auditing.examination",
+    "Fact": "softcarry.report.model",
+    "Finding": "softcarry.report.model",
+    "Report": "softcarry.report.model",
+    "Skip": "softcarry.report.model",
+    "Subject": "softcarry.auditing.subject",
+    "audit": "softcarry.auditing._audit",
 }
 
 __all__ = [
@@ -43,4 +43,4 @@ def __getattr__(name):
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

@@ -14,9 +14,9 @@ from softcarry.auditing.contract import Contract
 from softcarry.auditing.environment import describe_environment
 from softcarry.auditing.examination import CaseRefused, Examination
 from softcarry.auditing.probes import CHECKS, load_probe
-from softcarry.auditing.report import Fact, Report
 from softcarry.auditing.subject import DTYPES, Subject
 from softcarry.errors import OptionError
+from softcarry.report.model import Fact, Report
 
 Progress = Callable[[int, int, str], None]
 

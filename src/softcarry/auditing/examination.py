@@ -22,9 +22,9 @@ from softcarry.auditing.isolation import (
     OutOfTimeError,
     call_in_fresh_process,
 )
-from softcarry.auditing.report import Curve, Fact, Finding, Severity, Skip, Verdict
 from softcarry.auditing.subject import Subject
 from softcarry.errors import SoftcarryError
+from softcarry.report.model import Curve, Fact, Finding, Severity, Skip, Verdict
 
 _MALFORMED = "malformed result: "
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from softcarry.auditing.report import Curve
     from softcarry.numerics.experiments import Envelope, SumCurve
+    from softcarry.report.model import Curve
 
 # Each hue has a contrast of at least 3:1 on white and on the dark paper below (WCAG 2.2, 1.4.11), and goes
 # with a marker of its own, so that no meaning rests on colour.

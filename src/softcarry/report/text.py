@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from softcarry.auditing.report import Curve, Finding, Report
+from softcarry.report.model import Curve, Finding, Report
 
 _WORDS = {
     "pass": ("pass", "green"),

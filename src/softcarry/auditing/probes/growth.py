@@ -33,10 +33,10 @@ import numpy as np
 from softcarry.auditing.examination import CaseRefused
 from softcarry.auditing.growth_fit import fit_power, loglog_slope
 from softcarry.auditing.problems import one_hot_values, random_sign_values, reading_size, spread_positions
-from softcarry.auditing.report import Curve
 from softcarry.auditing.score_control import score_control
 from softcarry.auditing.stall import explain_stall, find_stall
 from softcarry.auditing.tolerance import compare
+from softcarry.report.model import Curve
 
 LENGTHS = tuple(sorted([2**k for k in range(6, 17)] + [3 * 2**k for k in range(5, 15)]))
 DEPTH = 64

@@ -187,6 +187,17 @@ class Report:
         """
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
 
+    def to_html(self) -> str:
+        """Write the report as one self-contained HTML page, as ``softcarry.report.html.render`` does.
+
+        Returns
+        -------
+        str
+        """
+        from softcarry.report.html import render
+
+        return render([self])
+
     def to_dict(self) -> dict[str, Any]:
         """Return what ``to_json`` writes, as plain Python objects that JSON can hold."""
         # The keys are written out, because they are the schema.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from json_schema import violations
-from softcarry.auditing.report import SCHEMA, Curve, Fact, Finding, Report, Skip, Verdict
 from softcarry.errors import OptionError
+from softcarry.report.model import SCHEMA, Curve, Fact, Finding, Report, Skip, Verdict
 
 SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
 
