@@ -32,7 +32,7 @@ def violations(value, schema, root=None, path="$"):
         fits = any(isinstance(value, _TYPES[name]) for name in names)
         if not fits or (isinstance(value, bool) and "boolean" not in names):
             return [f"{path}: {value!r} is no {' or '.join(names)}"]
-    if "minimum" in schema and value < schema["minimum"]:
+    if "minimum" in schema and value is not None and value < schema["minimum"]:
         return [f"{path}: {value!r} is below {schema['minimum']}"]
     found = []
     if isinstance(value, list) and "items" in schema:

@@ -9,11 +9,16 @@ import pytest
 import softcarry as sc
 from json_schema import violations
 from mutants import TwoPass, plain
-from softcarry.auditing import _audit
+from softcarry.auditing import _events
 from softcarry.auditing.examination import CaseRefused
 from softcarry.auditing.probes import CHECKS, load_probe
 from softcarry.errors import OptionError, SubjectError
 
+# That of the table of checks in the documentation: by how many public faults each would have caught.
+ORDER = [
+    "EMPTY", "MASKREP", "TAIL", "RANGE", "GROWTH", "LSE", "POISON", "CAUSAL", "GRAD", "REF", "SCALE", "LAYOUT",
+    "INVAR", "FPRINT", "HEADMAP", "HARNESS", "NONFIN", "ARGS", "DROP",
+]  # fmt: skip
 SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
 
 
@@ -21,12 +26,12 @@ SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").reso
 def probes(monkeypatch):
     """Stand-ins for all probes: a dict check -> function(examination) that a test fills."""
     table = {}
-    monkeypatch.setattr(_audit, "load_probe", lambda check: table.get(check, lambda examination: None))
+    monkeypatch.setattr(_events, "load_probe", lambda check: table.get(check, lambda examination: None))
     return table
 
 
 def test_every_check_has_a_probe_with_a_docstring():
-    assert list(CHECKS) == ["EMPTY", "LSE", "RANGE", "GROWTH", "REF", "TAIL"]
+    assert list(CHECKS) == [check for check in ORDER if check in CHECKS]
     for check in CHECKS:
         probe = load_probe(check)
         assert callable(probe)
@@ -105,15 +110,15 @@ def test_a_fault_of_a_probe_is_not_hidden(probes):
 
 def test_skip_leaves_checks_out(probes):
     report = sc.audit(plain, skip=("TAIL", "growth"))
-    assert [v.check for v in report.verdicts] == ["EMPTY", "LSE", "RANGE", "REF"]
+    assert [v.check for v in report.verdicts] == [c for c in CHECKS if c not in ("TAIL", "GROWTH")]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"only": "EMTPY"}, ("EMPTY, LSE", "'EMTPY'", "did you mean 'EMPTY'?")),
+        ({"only": "EMTPY"}, ("TAIL, RANGE", "'EMTPY'", "did you mean 'EMPTY'?")),
         ({"only": "LSE", "skip": "LSE"}, ("no check is left",)),
-        ({"only": 3}, ("check", "EMPTY, LSE", "got 3")),
+        ({"only": 3}, ("check", "TAIL, RANGE", "got 3")),
         ({"dtypes": "float8"}, ("dtype", "bfloat16", "'float8'")),
         ({"dtypes": ()}, ("no dtype is left", "bfloat16")),
         ({"dtypes": 3}, ("dtype", "bfloat16", "got 3")),
@@ -137,3 +142,63 @@ def test_a_subject_that_can_not_run_is_an_error_not_a_finding():
         sc.audit(lambda q, k, v: np.zeros(3), only="LSE")
     with pytest.raises(SubjectError, match="a subject is a callable"):
         sc.audit(3.0)
+
+
+def takes_float32_only(q, k, v):
+    if q.dtype != np.float32:
+        msg = "float32 only"
+        raise TypeError(msg)
+    return plain(q, k, v)
+
+
+@pytest.mark.usefixtures("probes")
+def test_a_dtype_that_is_refused_is_skipped_and_said():
+    report = sc.audit(takes_float32_only, only="LSE", dtypes="float16,float32")
+    assert report.subject["dtypes"] == ["float32"]
+    assert [(v.dtype, v.outcome) for v in report.verdicts] == [("float32", "pass")]
+    (skip,) = report.skipped
+    assert (skip.what, skip.dtype) == ("float16 as a whole", "float16")
+    assert "TypeError: float32 only" in skip.reason
+    with pytest.raises(SubjectError, match="float32 only"):
+        sc.audit(takes_float32_only, only="LSE", dtypes="float16")
+
+
+@pytest.mark.usefixtures("probes")
+def test_dtypes_and_options_that_are_promised_and_missing_are_findings():
+    contract = {"dtypes": ["float32", "float16"], "options": ["mask", "causal"]}
+    report = sc.audit(takes_float32_only, only="LSE", contract=contract)
+    found = {finding.message: finding for finding in report.findings}
+    assert set(found) == {
+        "float16 is promised, and the kernel does not take it",
+        "the contract promises mask, causal, and the kernel has no such option",
+    }
+    assert {finding.check for finding in found.values()} == {"CONTRACT"}
+    outcomes = {v.dtype: v.outcome for v in report.verdicts if v.check == "CONTRACT"}
+    assert outcomes == {"float32": "fail", "float16": "fail"}
+    kept = sc.audit(TwoPass(), only="LSE", contract={"dtypes": ["float16"], "options": ["mask"]})
+    assert kept.ok
+    assert [(v.check, v.dtype) for v in kept.verdicts][:2] == [
+        ("CONTRACT", "float32"),
+        ("CONTRACT", "float16"),
+    ]
+
+
+def test_no_row_is_longer_than_the_contract_says():
+    longest = []
+
+    def kernel(q, k, v):
+        longest.append(k.shape[2])
+        return plain(q, k, v)
+
+    sc.audit(kernel, only=["GROWTH", "TAIL"], contract={"longest_n": 300})
+    assert max(longest) <= 300
+
+
+def test_the_source_of_a_kernel_in_the_current_folder_is_named(monkeypatch):
+    folder = Path(__file__).parent
+    monkeypatch.chdir(folder)
+    source = sc.audit(takes_float32_only, only="LSE").subject["source"]
+    assert source["file"] == "test__audit.py"
+    assert Path(__file__).read_text().splitlines()[source["line"] - 1].startswith("def takes_float32_only")
+    monkeypatch.chdir(folder.parent.parent / "src")
+    assert "source" not in sc.audit(takes_float32_only, only="LSE").subject

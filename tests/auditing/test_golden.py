@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import attention_oracle
 import oracle
 from softcarry.auditing.golden import causal_mask, golden_attention
 
@@ -89,3 +90,38 @@ def test_a_score_of_infinity_makes_its_row_nan():
 def test_causal_masks():
     assert causal_mask(3, 2).astype(int).tolist() == [[0, 0], [1, 0], [1, 1]]
     assert causal_mask(3, 2, "top-left").astype(int).tolist() == [[1, 0], [1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize(("tq", "tk"), [(5, 7), (7, 5), (4, 4)])
+@pytest.mark.parametrize("causal", [False, True, "top-left"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"softcap": 0.7},
+        {"window": (2, 1)},
+        {"window": (None, 0)},
+        {"window": (0, None)},
+        {"sinks": [0.3, -1.0, 2.0]},
+        {"softcap": 1.5, "window": (3, 2), "sinks": [-math.inf, 0.0, 1.0], "scale": -0.4},
+    ],
+    ids=str,
+)
+def test_options_agree_with_the_dense_formula(tq, tk, causal, options):
+    q, k, v, mask = problem(tq, tk)
+    options = options | ({"sinks": np.array(options["sinks"])} if "sinks" in options else {})
+    alignment = "top-left" if causal == "top-left" else "bottom-right"
+    golden = golden_attention(q, k, v, mask=mask, causal=causal, alignment=alignment, **options)
+    truth = attention_oracle.attention_of(q, k, v, mask=mask, causal=causal, **options)
+    # At most 7 terms of size below 10 in float64, against long double.
+    np.testing.assert_allclose(golden.output, truth.output.astype(float), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(golden.lse, truth.lse.astype(float), rtol=0, atol=1e-13)
+
+
+def test_keys_at_or_beyond_a_length_are_not_seen():
+    q, k, v, _ = problem()
+    golden = golden_attention(q, k, v, kv_lengths=np.array([4, 0]))
+    output, lse = oracle.attention(q[:1], k[:1, :, :4], v[:1, :, :4])
+    np.testing.assert_allclose(golden.output[:1], output, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(golden.lse[:1], lse, rtol=0, atol=1e-13)
+    assert not golden.output[1].any()
+    assert (golden.lse[1] == -math.inf).all()

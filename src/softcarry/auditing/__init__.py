@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from softcarry.auditing._audit import audit as audit
     from softcarry.auditing.contract import Contract as Contract
     from softcarry.auditing.examination import Examination as Examination
+    from softcarry.auditing.sandbox import audit_in_process as audit_in_process
     from softcarry.auditing.subject import Subject as Subject
     from softcarry.report.model import Curve as Curve
     from softcarry.report.model import Fact as Fact
@@ -24,6 +25,7 @@ _HOMES = {
     "Skip": "softcarry.report.model",
     "Subject": "softcarry.auditing.subject",
     "audit": "softcarry.auditing._audit",
+    "audit_in_process": "softcarry.auditing.sandbox",
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Skip",
     "Subject",
     "audit",
+    "audit_in_process",
 ]
 
 

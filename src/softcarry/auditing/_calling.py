@@ -75,8 +75,19 @@ class Calling:
     causal: str = "bottom-right"
     writes_to: tuple[str, ...] = ()
 
-    def __call__(self, q, k, v, *, mask=None, causal=False, scale=None) -> Outcome:
+    def __call__(self, q, k, v, *, arrange=None, broadcast_mask=True, **options) -> Outcome:
         """Call the kernel with float64 arrays (b, h, t, d) whose values are exact in the dtype.
+
+        Parameters
+        ----------
+        q, k, v : ndarray
+            float64 (b, h, tq, d), (b, h or a divisor, tk, d), (b, h or a divisor, tk, dv).
+        arrange : callable, optional
+            ``arrange(x)`` puts the kernel's own arrays q, k and v elsewhere in memory, with the same values.
+        broadcast_mask : bool
+            Whether a mask is handed over as (b, h, tq, tk), or in its own shape.
+        **options
+            Of ``subject.ALIASES``; None and False are not handed over.
 
         Raises
         ------
@@ -86,7 +97,10 @@ class Calling:
             If the result has a wrong type, dtype or shape.
         """
         arrays = self._hand_over(q, k, v)
-        output, lse = _pair(self._raw(arrays, self._options(q, k, mask, causal, scale)))
+        if arrange is not None:
+            arrays = [arrange(x) for x in arrays]
+        shape = (*q.shape[:3], k.shape[2]) if broadcast_mask else None
+        output, lse = _pair(self._raw(arrays, self._options(options, shape)))
         b, h, tq, dv = *q.shape[:3], v.shape[-1]
         output = self._swap(_floats(output, "the output", self._layout((b, h, tq, dv))))
         if not self.returns_lse:
@@ -95,23 +109,34 @@ class Calling:
         lse = np.swapaxes(lse, 1, 2) if self.lse_tokens_first else lse
         return Outcome(output, lse * log(2.0) if self.subject.lse == "2" else lse)
 
+    def attempt(self, q, k, v, **options):
+        """Call the kernel with arrays whose shapes need not fit, and return whatever it returns.
+
+        Raises
+        ------
+        KernelRaisedError
+            If the kernel raises, which is what it should do.
+        """
+        return self._raw(self._hand_over(q, k, v), self._options(options, None))
+
     def _hand_over(self, *arrays):
         try:
-            return [to_library(self._swap(x), self.library, self.dtype) for x in arrays]
+            return [to_library(self._swap(x), self.library, self.dtype, self.subject.device) for x in arrays]
         except Exception as error:
             raise KernelRaisedError(one_line(error)) from error
 
-    def _options(self, q, k, mask, causal, scale):
-        keywords = self.subject.keywords
-        options = {}
-        if mask is not None:
-            mask = np.broadcast_to(mask, (*q.shape[:3], k.shape[2]))
-            options[keywords["mask"]] = to_library(mask, self.library, self.dtype)
-        if causal:
-            options[keywords["causal"]] = True
-        if scale is not None:
-            options[keywords["scale"]] = float(scale)
-        return options
+    def _options(self, options, mask_shape):
+        """Write options under the kernel's own keywords, arrays among them as arrays of its library."""
+        given = {}
+        for name, value in options.items():
+            if value is None or value is False:
+                continue
+            if name == "mask" and mask_shape is not None:
+                value = np.broadcast_to(value, mask_shape)
+            if isinstance(value, np.ndarray):
+                value = to_library(value, self.library, self.dtype, self.subject.device)
+            given[self.subject.keywords[name]] = value
+        return given
 
     def _raw(self, arrays, options):
         try:

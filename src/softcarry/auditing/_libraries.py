@@ -23,15 +23,17 @@ def libraries_to_try():
     return ready + [name for name in ARRAYS if name not in ready and find_spec(name) is not None]
 
 
-def to_library(x, library, dtype):
+def to_library(x, library, dtype, device=""):
     """Hand a NumPy array to ``library``: floats as ``dtype``, booleans as booleans.
 
     Parameters
     ----------
     x : ndarray
-        float64, every value exact in ``dtype``, or bool.
+        float64, every value exact in ``dtype``; bool; or integers, which stay what they are.
     library : {"torch", "numpy", "jax"}
     dtype : str
+    device : str
+        Where torch or JAX puts the array; "" is their own default.
 
     Returns
     -------
@@ -39,18 +41,20 @@ def to_library(x, library, dtype):
         Contiguous, its own memory.
     """
     x = np.asarray(x)
-    narrow = np.array(x, dtype=bool if x.dtype == bool else numpy_dtype(dtype), order="C")
+    narrow = np.array(x, dtype=numpy_dtype(dtype) if x.dtype.kind == "f" else x.dtype, order="C")
     if library == "numpy":
         return narrow
     if library == "torch":
         import torch
 
         if narrow.dtype.name == "bfloat16":
-            return torch.from_numpy(narrow.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(narrow)
-    import jax.numpy as jnp
+            handed = torch.from_numpy(narrow.view(np.int16)).view(torch.bfloat16)
+        else:
+            handed = torch.from_numpy(narrow)
+        return handed.to(device) if device else handed
+    import jax
 
-    handed = jnp.asarray(narrow)
+    handed = jax.device_put(narrow, jax.devices(device)[0]) if device else jax.numpy.asarray(narrow)
     if handed.dtype != narrow.dtype:
         msg = f"jax turns {dtype} into {handed.dtype}; set jax_enable_x64 to audit {dtype}"
         raise TypeError(msg)

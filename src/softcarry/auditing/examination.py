@@ -22,7 +22,7 @@ from softcarry.auditing.isolation import (
     OutOfTimeError,
     call_in_fresh_process,
 )
-from softcarry.auditing.subject import Subject
+from softcarry.auditing.subject import ALIASES, Subject
 from softcarry.errors import SoftcarryError
 from softcarry.report.model import Curve, Fact, Finding, Severity, Skip, Verdict
 
@@ -54,6 +54,8 @@ class Examination:
     seed : int
     calling : Calling, optional
         A way of calling the subject that is known to work; by default one is looked for.
+    quick : bool
+        Ask for fewer inputs: a check then takes a fraction of a second.
 
     Attributes
     ----------
@@ -86,12 +88,14 @@ class Examination:
         contract: Contract | None = None,
         seed: int = 0,
         calling: Calling | None = None,
+        quick: bool = False,
     ):
         self.subject = subject
         self.dtype = dtype
         self.check = check
         self.contract = contract or Contract()
         self.calling = calling or prepare(subject, dtype)
+        self.quick = quick
         self.rng = np.random.default_rng([seed, crc32(check.encode()), crc32(dtype.encode())])
         self.findings: list[Finding] = []
         self.skipped: list[Skip] = []
@@ -145,7 +149,7 @@ class Examination:
         return self.contract.causal or self.calling.causal
 
     def can(self, option: str) -> bool:
-        """Whether the kernel takes "mask", "causal" or "scale", or returns an "lse".
+        """Whether the kernel takes one of the options in ``subject.ALIASES``, or returns an "lse".
 
         A causal option that is known to change nothing does not count: EMPTY reports it.
         """
@@ -165,11 +169,14 @@ class Examination:
         """Round numbers to the dtype, to nearest even, and give them back as float64."""
         return np.asarray(self.format.round(np.asarray(x, np.float64)), np.float64)
 
-    def golden(self, q, k, v, *, mask=None, causal=False, scale=None) -> Golden:
+    def golden(self, q, k, v, *, causal=False, **options) -> Golden:
         """Return the exact answer to the same call, with the kernel's own causal alignment."""
-        return golden_attention(q, k, v, mask=mask, causal=self.causal if causal else False, scale=scale)
+        alignment = "top-left" if self.causal == "top-left" else "bottom-right"
+        return golden_attention(
+            q, k, v, causal=self.causal if causal else False, alignment=alignment, **options
+        )
 
-    def bound(self, q, k, v, *, mask=None, causal=False, scale=None):
+    def bound(self, q, k, v, *, scale=None, **options):
         """Bound the error of the same call a priori, by ``numerics.attention_error_bound``.
 
         Returns
@@ -179,7 +186,7 @@ class Examination:
         """
         from softcarry.numerics import attention_error_bound
 
-        golden = self.golden(q, k, v, mask=mask, causal=causal, scale=scale)
+        golden = self.golden(q, k, v, scale=scale, **options)
         factor = 1.0 / np.sqrt(q.shape[-1]) if scale is None else abs(scale)
         magnitudes = factor * np.matmul(np.abs(q), np.swapaxes(np.abs(k), -1, -2))
         return attention_error_bound(
@@ -193,7 +200,7 @@ class Examination:
             lse_format=self.calling.lse_dtype or "float32",
         )
 
-    def call(self, q, k, v, *, mask=None, causal=False, scale=None) -> Outcome:
+    def call(self, q, k, v, **options) -> Outcome:
         """Call the kernel.
 
         Parameters
@@ -201,12 +208,11 @@ class Examination:
         q, k, v : ndarray
             float64 (b, h, tq, d), (b, h, tk, d), (b, h, tk, dv), exact in the dtype. Keep dv = d unless that
             is the question: many kernels refuse any other.
-        mask : ndarray, optional
-            Broadcastable to (b, h, tq, tk): boolean, True = attend, or floating, added to the scores.
-        causal : bool
-            Aligned as ``self.causal`` says.
-        scale : float, optional
-            Default: not handed over, which means 1/√d.
+        **options
+            Of ``subject.ALIASES``: a mask, boolean (True = attend) or floating, broadcastable to
+            (b, h, tq, tk); ``causal``, aligned as ``self.causal`` says; ``scale``, where None means 1/√d; and
+            so on. What is None or False is not handed over.
+            Also ``arrange`` and ``broadcast_mask`` of ``Calling``.
 
         Returns
         -------
@@ -219,7 +225,7 @@ class Examination:
             If the kernel raises, lacks one of the options, or returns something malformed. The first two are
             recorded as skipped, the last as a finding.
         """
-        return self._call(self.calling, q, k, v, mask=mask, causal=causal, scale=scale)
+        return self._call(self.calling, q, k, v, **options)
 
     def call_isolated(self, q, k, v, *, time_limit=120.0, **options) -> Outcome:
         """Call the kernel in a fresh process, for calls that may kill it.
@@ -252,16 +258,21 @@ class Examination:
 
         return self._call(elsewhere, q, k, v, **options)
 
-    def _call(self, function, q, k, v, *, mask=None, causal=False, scale=None):
-        case = _describe(q, k, v, mask, causal, scale)
-        wanted = {"mask": mask is not None, "causal": causal, "scale": scale is not None}
-        lacking = [name for name, used in wanted.items() if used and not self.can(name)]
+    def _call(self, function, q, k, v, **options):
+        used = {name: value for name, value in options.items() if value is not None and value is not False}
+        case = describe_call(q, k, v, **used)
+        lacking = [name for name in used if name in ALIASES and not self.can(name)]
         if lacking:
             reason = self.lacks(*lacking)
             self.skip(case, reason)
             raise CaseRefused(reason)
+        longest = self.contract.longest_n
+        if longest is not None and k.shape[2] > longest:
+            reason = f"the contract's longest_n is {longest}"
+            self.skip(case, reason)
+            raise CaseRefused(reason)
         try:
-            outcome = function(q, k, v, mask=mask, causal=causal, scale=scale)
+            outcome = function(q, k, v, **options)
         except KernelRaisedError as error:
             reason = f"the kernel raised {error}"
             self.skip(case, reason)
@@ -330,12 +341,21 @@ def _plain(value):
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def _describe(q, k, v, mask, causal, scale):
+def describe_call(q, k, v, **options) -> str:
+    """Write a call in one line: the shapes, and the options that are given.
+
+    Examples
+    --------
+    >>> describe_call(*[np.zeros((1, 1, 2, 4))] * 3, causal=True, scale=0.5)
+    'q (1, 1, 2, 4), k (1, 1, 2, 4), v (1, 1, 2, 4), causal, scale 0.5'
+    """
     parts = [f"q {q.shape}, k {k.shape}, v {v.shape}"]
-    if mask is not None:
-        parts.append("boolean mask" if np.asarray(mask).dtype == bool else "additive mask")
-    if causal:
-        parts.append("causal")
-    if scale is not None:
-        parts.append(f"scale {scale:g}")
+    for name, value in options.items():
+        if name == "mask":
+            parts.append("boolean mask" if np.asarray(value).dtype == bool else "additive mask")
+        elif name == "causal":
+            parts.append("causal")
+        elif name in ALIASES:
+            shown = np.asarray(value).tolist() if isinstance(value, np.ndarray) else value
+            parts.append(f"{name} {shown:g}" if isinstance(value, float) else f"{name} {shown}")
     return ", ".join(parts)

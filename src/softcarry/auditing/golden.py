@@ -55,7 +55,20 @@ def causal_mask(queries, keys, alignment="bottom-right"):
     return np.arange(keys)[None, :] <= np.arange(queries)[:, None] + shift
 
 
-def golden_attention(q, k, v, *, mask=None, causal: bool | str = False, scale=None) -> Golden:
+def golden_attention(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    causal: bool | str = False,
+    scale=None,
+    softcap=None,
+    window=None,
+    kv_lengths=None,
+    sinks=None,
+    alignment="bottom-right",
+) -> Golden:
     """Compute attention in float64: scores, their maximum, their exponentials, one division.
 
     Parameters
@@ -73,6 +86,17 @@ def golden_attention(q, k, v, *, mask=None, causal: bool | str = False, scale=No
         True means bottom-right.
     scale : float, optional
         Default 1/√d.
+    softcap : float, optional
+        c: scores become c · tanh(s / c), before masks.
+    window : tuple of (int or None), optional
+        (left, right): keys from left before to right after the diagonal are seen, both included; None is no
+        limit on that side.
+    kv_lengths : ndarray, optional
+        (b,) integers: keys at or beyond are not seen. The diagonal stays that of tk.
+    sinks : ndarray, optional
+        (h,): scores of one more key a head, without a value.
+    alignment : {"bottom-right", "top-left"}
+        Of the diagonal of a window.
 
     Returns
     -------
@@ -96,19 +120,39 @@ def golden_attention(q, k, v, *, mask=None, causal: bool | str = False, scale=No
     scale = 1.0 / np.sqrt(q.shape[-1]) if scale is None else scale
     with np.errstate(all="ignore"):
         scores = scale * np.matmul(q, np.swapaxes(k, -1, -2))
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
         if mask is not None:
             mask = np.asarray(mask)
             scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
         if causal:
             rule = causal_mask(q.shape[-2], k.shape[-2], "bottom-right" if causal is True else causal)
             scores = np.where(rule, scores, -np.inf)
+        if window is not None:
+            rule = _window_mask(q.shape[-2], k.shape[-2], window, alignment)
+            scores = np.where(rule, scores, -np.inf)
+        if kv_lengths is not None:
+            seen = np.arange(k.shape[-2]) < np.asarray(kv_lengths)[:, None, None, None]
+            scores = np.where(seen, scores, -np.inf)
         largest = scores.max(axis=-1, initial=-np.inf, keepdims=True)
+        if sinks is not None:
+            sinks = np.asarray(sinks, np.float64)[:, None, None]
+            largest = np.maximum(largest, sinks)
         shift = np.where(np.isneginf(largest), 0.0, largest)
         terms = np.exp(scores - shift)
         total = terms.sum(axis=-1, keepdims=True)
+        if sinks is not None:
+            total = total + np.exp(sinks - shift)
         lse = np.where(total == 0.0, -np.inf, shift + np.log(total))
         weights = terms / np.where(total == 0.0, 1.0, total)
         return Golden(_weigh(weights, v, attended=~np.isneginf(scores)), lse[..., 0], scores, weights)
+
+
+def _window_mask(queries, keys, window, alignment):
+    shift = keys - queries if alignment == "bottom-right" else 0
+    after = np.arange(keys)[None, :] - np.arange(queries)[:, None] - shift
+    left, right = window
+    return (after >= (-np.inf if left is None else -left)) & (after <= (np.inf if right is None else right))
 
 
 def _weigh(weights, values, attended):

@@ -82,14 +82,21 @@ def call_in_fresh_process(function, /, *args, time_limit=120.0, **keywords):
             msg = f"no answer from a fresh process within {time_limit:g} s"
             raise OutOfTimeError(msg) from None
         if done.returncode != 0 or not answer.exists():
-            raise CrashedError(_cause(done.returncode))
+            raise CrashedError(cause_of_death(done.returncode))
         kind, value = pickle.loads(answer.read_bytes())
     if kind == "result":
         return value
     raise value
 
 
-def _cause(returncode):
+def cause_of_death(returncode: int) -> str:
+    """Say how a process ended, by its return code as ``subprocess`` gives it: negative for a signal.
+
+    Examples
+    --------
+    >>> cause_of_death(-11), cause_of_death(3)
+    ('killed by SIGSEGV', 'ended with exit status 3')
+    """
     if returncode < 0:
         try:
             return f"killed by {signal.Signals(-returncode).name}"

@@ -16,8 +16,19 @@ ALIASES = {
     "mask": ("mask", "attn_mask"),
     "causal": ("causal", "is_causal"),
     "scale": ("scale",),
+    "softcap": ("softcap", "logits_soft_cap"),
+    "window": ("window", "window_size"),
+    "kv_lengths": ("kv_lengths",),
+    "dropout": ("dropout", "dropout_p"),
+    "sinks": ("sinks",),
 }
-"""The options that the audit knows, each with the keywords under which kernels take it."""
+"""The options that the audit knows, each with the keywords under which kernels take it.
+
+mask: (b, h, tq, tk) or what broadcasts to it, boolean (True = attend) or added to the scores. causal: bool.
+scale: float. softcap: float c, for c · tanh(s / c) before masks. window: (left, right), how many keys before
+and after the diagonal of the causal mask are seen, None for all. kv_lengths: (b,) integers, keys at or beyond
+are not seen. dropout: probability with which a weight is set to 0. sinks: (h,) scores of keys without value.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,9 +49,10 @@ class Subject:
     dtypes : iterable of str
         The dtypes to audit: "float64", "float32", "bfloat16", "float16".
     options : iterable of str or mapping, optional
-        The options that the kernel takes, of "mask", "causal" and "scale" or the aliases "attn_mask" and
-        "is_causal"; a mapping gives the keyword for each. The default reads the signature. Masks are handed
-        over as booleans, True = attend, or as floats in the kernel's dtype, to be added to the scores.
+        The options that the kernel takes, of "mask", "causal", "scale", "softcap", "window", "kv_lengths",
+        "dropout" and "sinks" or the aliases in ``ALIASES``; a mapping gives the keyword for each. The default
+        reads the signature. Masks are handed over as booleans, True = attend, or as floats in the kernel's
+        dtype, to be added to the scores.
     lse : {"e", "2"}, optional
         Unit of a returned lse: natural log or log2. Undeclared, it is taken for natural, and check LSE says
         whether it is.
@@ -51,6 +63,8 @@ class Subject:
         What the kernel's carry is declared to be made of; a mapping gives one for each dtype.
     causal : {"bottom-right", "top-left"}, optional
         Alignment of the causal mask where tq ≠ tk. Undeclared, it is read off one call.
+    device : str
+        Where the arrays of torch or JAX are put, such as "cuda"; "" is the library's own default.
 
     Raises
     ------
@@ -77,6 +91,7 @@ class Subject:
     control: bool = False
     carry: "CarryModel | Mapping[str, CarryModel] | None" = None
     causal: str | None = None
+    device: str = ""
 
     def __post_init__(self) -> None:
         if not callable(self.kernel):
@@ -95,6 +110,12 @@ class Subject:
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("lse", self.lse, (None, "e", "2"))
         _one_of("causal", self.causal, (None, "bottom-right", "top-left"))
+        if not isinstance(self.device, str):
+            msg = f"the device of a subject is a string such as 'cuda'; got {type(self.device).__name__}"
+            raise OptionError(msg)
+        if self.device and self.arrays == "numpy":
+            msg = f"NumPy arrays stay in the memory of the processor; got device {self.device!r}"
+            raise OptionError(msg)
         dtypes = (self.dtypes,) if isinstance(self.dtypes, str) else _strings("dtypes", self.dtypes)
         for dtype in dtypes:
             _one_of("a dtype", dtype, DTYPES)
@@ -117,6 +138,21 @@ class Subject:
         """Whether the options were read off a signature that does not name all of them, or is not there."""
         parameters = _parameters(self.kernel)
         return self.options is None and (parameters is None or _is_open(parameters))
+
+    @property
+    def source(self) -> dict[str, Any] | None:
+        """The kernel's {"file": ..., "line": ...}, if it lies in the current folder."""
+        import inspect
+        from pathlib import Path
+
+        target = self.kernel if inspect.isroutine(self.kernel) else type(self.kernel)
+        try:
+            plain = inspect.unwrap(target)
+            file = Path(inspect.getsourcefile(plain) or "").resolve().relative_to(Path.cwd())
+            line = inspect.getsourcelines(plain)[1]
+        except (OSError, TypeError, ValueError):  # compiled, from a notebook, or from elsewhere
+            return None
+        return {"file": file.as_posix(), "line": max(line, 1)}
 
     def carry_in(self, dtype: str) -> "CarryModel | None":
         """Return the declared carry for inputs of ``dtype``, or None."""

@@ -11,11 +11,11 @@ from types import MappingProxyType
 CHECKS = MappingProxyType(
     {
         "EMPTY": "softcarry.auditing.probes.empty",
-        "LSE": "softcarry.auditing.probes.lse",
+        "TAIL": "softcarry.auditing.probes.tail",
         "RANGE": "softcarry.auditing.probes.range",
         "GROWTH": "softcarry.auditing.probes.growth",
+        "LSE": "softcarry.auditing.probes.lse",
         "REF": "softcarry.auditing.probes.ref",
-        "TAIL": "softcarry.auditing.probes.tail",
     }
 )
 """The checks by name, in the order in which an audit runs them, with the module of each."""

@@ -90,7 +90,7 @@ def probe(examination):
     examination : Examination
         Facts ``growth_slope`` and ``knee`` and two curves go to it, and at most one error and one warning.
     """
-    readings = [reading for n in LENGTHS if (reading := _read(examination, n)) is not None]
+    readings = [reading for n in _lengths(examination) if (reading := _read(examination, n)) is not None]
     if len(readings) < 4:
         examination.skip("growth of the error", "the kernel took fewer than four of the lengths")
         return
@@ -103,6 +103,13 @@ def probe(examination):
     elif any(r.unlikely > 1.0 for r in readings):
         _report_drift(examination, readings)
     _compare_with_declaration(examination, stall)
+
+
+def _lengths(examination):
+    """The lengths up to the longest that the contract promises, and that one itself."""
+    longest = examination.contract.longest_n
+    lengths = LENGTHS[::2] if examination.quick else LENGTHS
+    return lengths if longest is None else (*(n for n in lengths if n < longest), longest)
 
 
 def _read(examination, n):
