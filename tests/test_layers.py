@@ -31,7 +31,7 @@ LAYERS = (
     ("softcarry.report",),
     ("softcarry.auditing",),
     ("softcarry.benchmarks",),
-    ("softcarry.cli", "softcarry.__main__"),
+    ("softcarry.cli", "softcarry.pytest_plugin", "softcarry.__main__"),
 )
 
 

@@ -9,24 +9,34 @@ from pathlib import Path
 
 import pytest
 
-import softcarry.auditing._audit as audit_module
+import softcarry.auditing._events as events
 from json_schema import violations
 from softcarry.auditing import subjects as subjects_module
+from softcarry.auditing.probes import CHECKS
 from softcarry.auditing.subjects import KNOWN
 from softcarry.cli import main
+from softcarry.report.model import Report
 
 SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
 
 SOURCE = """
 import os
 import numpy as np
-from mutants import TwoPass, plain
+import time
+from mutants import Online, TwoPass, plain
 
+online = Online()
 sound = TwoPass()
 lse_zero = TwoPass(empty_lse=0.0)
 
 def raises(q, k, v):
     raise RuntimeError("out of luck")
+
+def dies(q, k, v):
+    os.kill(os.getpid(), 9)
+
+def sleeps(q, k, v):
+    time.sleep(3600)
 
 def talks(q, k, v):
     print("said in Python")
@@ -54,7 +64,10 @@ def own_folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Probes that find nothing, but an error in the control and a warning in torch's math path."""
+    """Probes that find nothing, but an error in the control and a warning in torch's math path.
+
+    They are those of this process, where the kernels are called with --same-process.
+    """
 
     def probe(examination):
         if examination.subject.control:
@@ -63,7 +76,7 @@ def quick(monkeypatch):
             examination.warn("odd", evidence={}, remedy="look")
         examination.calls += 1
 
-    monkeypatch.setattr(audit_module, "load_probe", lambda check: probe)
+    monkeypatch.setattr(events, "load_probe", lambda check: probe)
 
 
 def run(capsys, *tokens):
@@ -116,17 +129,18 @@ def test_what_a_kernel_prints_is_no_part_of_the_report(capfd):
 
 @pytest.mark.usefixtures("quick")
 def test_without_arguments_all_are_audited_and_the_control_is_not_counted(capsys):
-    status, out, _ = run(capsys, "audit")
+    status, out, _ = run(capsys, "audit", "--same-process")
     assert status == 0
-    assert all(name in out for name in KNOWN)
-    assert "control-bfloat16-carry: 1 error (a control, not counted)" not in out
-    assert "6 errors (a control, not counted)" in out
+    assert all(name in out for name, entry in KNOWN.items() if entry.available)
+    assert f"{len(CHECKS)} errors (a control, not counted)" in out
 
 
 @pytest.mark.usefixtures("quick")
 def test_warnings_count_when_asked(capsys):
-    assert run(capsys, "audit", "torch-sdpa-math", "--dtype", "float32")[0] == 0
-    assert run(capsys, "audit", "torch-sdpa-math", "--dtype", "float32", "--fail-on", "warning")[0] == 1
+    asked = ("audit", "torch-sdpa-math", "--dtype", "float32", "--same-process")
+    assert run(capsys, *asked)[0] == 0
+    assert run(capsys, *asked, "--fail-on", "warning")[0] == 1
+    assert run(capsys, *asked, "--fail-on", "warning", "--exit-zero")[0] == 0
 
 
 @pytest.mark.usefixtures("quick")
@@ -145,17 +159,15 @@ def test_dtype_and_checks_are_chosen(capsys):
         "--json",
         "--seed",
         "3",
+        "--same-process",
     )
     reports = json.loads(out)["reports"]
     assert [r["subject"]["name"] for r in reports] == [
-        "softcarry",
-        "softcarry-attention",
-        "softcarry-attention-torch",
-        "softcarry-attention-prefill",
-        "torch-sdpa-flash",
-        "torch-sdpa-math",
+        name
+        for name, entry in KNOWN.items()
+        if entry.available and {"bfloat16", "float16"} & set(entry.dtypes)
     ]
-    assert all(r["subject"]["dtypes"] == ["bfloat16", "float16"] for r in reports)
+    assert all(set(r["subject"]["dtypes"]) <= {"bfloat16", "float16"} for r in reports)
     assert all({v["check"] for v in r["verdicts"]} == {"LSE"} for r in reports)
     assert reports[0]["environment"]["seed"] == 3
 
@@ -163,15 +175,11 @@ def test_dtype_and_checks_are_chosen(capsys):
 @pytest.mark.usefixtures("quick")
 def test_what_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
     monkeypatch.setattr(subjects_module, "find_spec", lambda name: None)
-    status, out, err = run(capsys, "audit", "--json")
+    status, out, err = run(capsys, "audit", "--json", "--same-process")
     assert status == 0
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
-    assert names == [
-        "softcarry",
-        "softcarry-attention",
-        "softcarry-attention-prefill",
-        "control-bfloat16-carry",
-    ]
+    assert names == [name for name, entry in KNOWN.items() if not entry.requires]
+    assert "softcarry" in names
     assert 'torch-sdpa-flash is not installed: pip install "softcarry[torch]"' in err
 
 
@@ -184,20 +192,87 @@ def test_a_library_that_is_broken_is_said_and_left_out(capsys, monkeypatch):
         return import_module(name)
 
     monkeypatch.setattr(subjects_module, "import_module", broken)
-    status, out, err = run(capsys, "audit", "--json")
+    status, out, err = run(capsys, "audit", "--json", "--same-process")
     assert status == 0
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
-    assert names == [
-        "softcarry",
-        "softcarry-attention",
-        "softcarry-attention-torch",
-        "softcarry-attention-prefill",
-        "control-bfloat16-carry",
-    ]
+    assert "torch-sdpa-flash" not in names
+    assert "softcarry-attention" in names
     assert "subject 'torch-sdpa-flash' does not load: OSError: libtorch_cpu.so: cannot open" in err
-    status, out, err = run(capsys, "audit", "torch-sdpa-flash")
+    status, out, err = run(capsys, "audit", "torch-sdpa-flash", "--same-process")
     assert (status, out) == (2, "")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_kernel_that_crashes_is_a_finding(capsys):
+    status, out, _ = run(capsys, "audit", "my_kernels:dies", "my_kernels:sound", "--only", "LSE", "--json")
+    assert status == 1
+    first, second = json.loads(out)["reports"]
+    assert [f["message"] for f in first["findings"]] == [
+        "the process dies, killed by SIGKILL, in the first plain call"
+    ]
+    assert second["ok"]
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_limits_are_kept(capsys):
+    status, out, _ = run(
+        capsys, "audit", "my_kernels:sleeps", "--only", "LSE", "--json", "--time-limit", "20"
+    )
+    assert status == 1
+    assert "no answer within 20 s" in json.loads(out)["reports"][0]["findings"][0]["message"]
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_files_are_written_in_the_format_of_their_name(capsys, own_folder):
+    names = ("r.html", "r.json", "r.xml", "r.sarif", "r.txt")
+    files = [token for name in names for token in ("--output", name)]
+    status, out, err = run(capsys, "audit", "my_kernels:lse_zero", "--only", "LSE", *files)
+    assert status == 1
+    assert all(f"wrote {name}" in err for name in names)
+    assert sorted(path.name for path in own_folder.iterdir() if path.name.startswith("r.")) == sorted(names)
+    (report,) = Report.all_from_json((own_folder / "r.json").read_text())
+    assert not report.ok
+    assert (own_folder / "r.html").read_text().startswith("<!doctype html>")
+    assert (own_folder / "r.xml").read_text().startswith("<?xml")
+    assert json.loads((own_folder / "r.sarif").read_text())["version"] == "2.1.0"
+    assert (own_folder / "r.txt").read_text().strip() == out.strip()
+
+
+@pytest.mark.usefixtures("own_folder")
+@pytest.mark.parametrize("kind", ["text", "json", "html", "junit", "sarif"])
+@pytest.mark.parametrize(("kernel", "status"), [("sound", 0), ("lse_zero", 1)])
+def test_the_exit_status_is_the_same_in_every_format(capsys, kernel, status, kind):
+    asked = ("audit", f"my_kernels:{kernel}", "--only", "LSE", "--format", kind, "--same-process")
+    assert run(capsys, *asked)[0] == status
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_promises_come_from_a_file(capsys, own_folder):
+    (own_folder / "promises.toml").write_text('lse_empty = "0"\noptions = ["softcap"]\n')
+    status, out, _ = run(
+        capsys, "audit", "my_kernels:lse_zero", "--only", "EMPTY", "--contract", "promises.toml", "--json"
+    )
+    assert status == 1
+    assert [f["message"] for f in json.loads(out)["reports"][0]["findings"]] == [
+        "the contract promises softcap, and the kernel has no such option"
+    ]
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_what_has_changed_since_a_baseline_is_a_warning(capsys):
+    asked = ("audit", "--only", "EMPTY,FPRINT", "--same-process")
+    assert run(capsys, *asked, "my_kernels:sound", "--output", "old.json")[0] == 0
+    status, out, _ = run(capsys, *asked, "my_kernels:sound", "--baseline", "old.json", "--json")
+    assert status == 0
+    assert json.loads(out)["reports"][0]["findings"] == []
+    status, out, _ = run(
+        capsys, *asked, "my_kernels:online", "--baseline", "old.json", "--json", "--fail-on", "warning"
+    )
+    assert status == 1
+    findings = json.loads(out)["reports"][0]["findings"]
+    assert {f["severity"] for f in findings} == {"warning"}
+    assert "FPRINT" in {f["check"] for f in findings}
 
 
 BAD = {
@@ -212,6 +287,13 @@ BAD = {
     "unknown dtype": (["my_kernels:sound", "--dtype", "float8"], ["bfloat16", "'float8'"]),
     "negative seed": (["my_kernels:sound", "--seed", "-1"], ["seed", "-1"]),
     "unknown severity": (["my_kernels:sound", "--fail-on", "hint"], ["hint"]),
+    "no such contract": (["my_kernels:sound", "--contract", "none.toml"], ["none.toml", "No such file"]),
+    "no such baseline": (["my_kernels:sound", "--baseline", "none.json"], ["none.json", "No such file"]),
+    "no report": (["my_kernels:sound", "--baseline", "my_kernels.py"], ["does not parse"]),
+    "unknown ending": (["my_kernels:sound", "--output", "r.pdf"], [".html (html)", "'r.pdf'"]),
+    "no folder": (["my_kernels:sound", "--output", "none/r.html"], ["none", "no such folder"]),
+    "no time": (["my_kernels:sound", "--time-limit", "0"], ["time_limit", "above 0"]),
+    "no device": (["my_kernels:sound", "--device", "cuda"], ["torch arrays", "CUDA"]),
     "no subject of a dtype": (["--dtype", "float64", "--only", "LSE", "--skip", "LSE"], ["no check is left"]),
 }
 
@@ -229,7 +311,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, tokens, words):
 
 @pytest.mark.usefixtures("own_folder")
 def test_debug_shows_the_traceback(capsys):
-    status, _, err = run(capsys, "audit", "my_kernels:raises", "--debug")
+    status, _, err = run(capsys, "audit", "my_kernels:raises", "--debug", "--same-process")
     assert status == 2
     assert "Traceback" in err
     assert "out of luck" in err

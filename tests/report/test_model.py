@@ -42,7 +42,16 @@ def full_report():
             "threads": 1,
             "libraries": {"numpy": "2"},
             "seed": 0,
-            "contract": {"empty_rows": "zero", "lse_empty": "-inf", "carry_format": None, "causal": None},
+            "contract": {
+                "empty_rows": "zero",
+                "lse_empty": "-inf",
+                "carry_format": None,
+                "causal": None,
+                "invariant": [],
+                "dtypes": [],
+                "options": [],
+                "longest_n": None,
+            },
         },
     )
 
@@ -118,3 +127,14 @@ def test_a_curve_has_equal_lengths():
         Curve("t", (1, 2), (0.1,))
     with pytest.raises(OptionError, match="as many"):
         Curve("t", (1, 2), (0.1, 0.2), (0.1,))
+
+
+def test_one_or_several_reports_are_read_back():
+    one, other = Report(subject={"name": "one"}), Report(subject={"name": "other"})
+    several = json.dumps({"schema": "softcarry.audit/1", "reports": [one.to_dict(), other.to_dict()]})
+    assert Report.all_from_json(several) == [one, other]
+    assert Report.all_from_json(one.to_json()) == [one]
+    with pytest.raises(OptionError, match="softcarry.report/1"):
+        Report.all_from_json('{"schema": "other"}')
+    with pytest.raises(OptionError, match="does not parse"):
+        Report.all_from_json("{")

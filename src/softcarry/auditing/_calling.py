@@ -75,7 +75,9 @@ class Calling:
     causal: str = "bottom-right"
     writes_to: tuple[str, ...] = ()
 
-    def __call__(self, q, k, v, *, arrange=None, broadcast_mask=True, **options) -> Outcome:
+    def __call__(
+        self, q, k, v, *, arrange=None, arrange_mask=None, broadcast_mask=True, **options
+    ) -> Outcome:
         """Call the kernel with float64 arrays (b, h, t, d) whose values are exact in the dtype.
 
         Parameters
@@ -84,6 +86,8 @@ class Calling:
             float64 (b, h, tq, d), (b, h or a divisor, tk, d), (b, h or a divisor, tk, dv).
         arrange : callable, optional
             ``arrange(x)`` puts the kernel's own arrays q, k and v elsewhere in memory, with the same values.
+        arrange_mask : callable, optional
+            The same for the mask.
         broadcast_mask : bool
             Whether a mask is handed over as (b, h, tq, tk), or in its own shape.
         **options
@@ -100,7 +104,7 @@ class Calling:
         if arrange is not None:
             arrays = [arrange(x) for x in arrays]
         shape = (*q.shape[:3], k.shape[2]) if broadcast_mask else None
-        output, lse = _pair(self._raw(arrays, self._options(options, shape)))
+        output, lse = _pair(self._raw(arrays, self._options(options, shape, arrange_mask)))
         b, h, tq, dv = *q.shape[:3], v.shape[-1]
         output = self._swap(_floats(output, "the output", self._layout((b, h, tq, dv))))
         if not self.returns_lse:
@@ -125,7 +129,7 @@ class Calling:
         except Exception as error:
             raise KernelRaisedError(one_line(error)) from error
 
-    def _options(self, options, mask_shape):
+    def _options(self, options, mask_shape, arrange_mask=None):
         """Write options under the kernel's own keywords, arrays among them as arrays of its library."""
         given = {}
         for name, value in options.items():
@@ -135,6 +139,8 @@ class Calling:
                 value = np.broadcast_to(value, mask_shape)
             if isinstance(value, np.ndarray):
                 value = to_library(value, self.library, self.dtype, self.subject.device)
+            if name == "mask" and arrange_mask is not None:
+                value = arrange_mask(value)
             given[self.subject.keywords[name]] = value
         return given
 
@@ -144,7 +150,7 @@ class Calling:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 return self.subject.kernel(*arrays, **options)
-        except (KeyboardInterrupt, GeneratorExit):
+        except (KeyboardInterrupt, GeneratorExit, MalformedResultError):
             raise
         except BaseException as error:  # some bindings raise panics that are no Exception
             raise KernelRaisedError(one_line(error)) from error
@@ -175,6 +181,8 @@ def prepare(subject: Subject, dtype: str) -> Calling:
         If the call raises or returns no attention output, with every kind of array that was tried.
     """
     libraries = [subject.arrays] if subject.arrays else libraries_to_try()
+    if subject.device:  # NumPy's arrays stay in the memory of the processor
+        libraries = [library for library in libraries if library != "numpy"]
     reasons: dict[str, list[str]] = {}
     cause = None
     for library in libraries:

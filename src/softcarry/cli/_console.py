@@ -157,11 +157,11 @@ def bar(error: float, width: int, low: float, high: float = 1.0) -> str:
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
+def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     """Show a bar on stderr once the work has taken over a second; it vanishes at the end.
 
-    Yields a function to call after each of ``total`` pieces of work. A stderr that is no terminal gets
-    nothing.
+    Yields ``advance(what=None, pieces=1)``, to call after each of ``total`` pieces of work; what is done next
+    takes the place of the description. A stderr that is no terminal gets nothing.
     """
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -179,6 +179,9 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
     # A timer, since the first piece may be long: compiled code is compiled in it.
     lock, over = threading.Lock(), threading.Event()
 
+    def advance(what: str | None = None, pieces: int = 1) -> None:
+        display.update(task, advance=pieces, description=what)
+
     def start() -> None:
         with lock:
             if not over.is_set():
@@ -188,7 +191,7 @@ def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
     timer.daemon = True
     timer.start()
     try:
-        yield lambda: display.advance(task)
+        yield advance
     finally:
         timer.cancel()
         with lock:

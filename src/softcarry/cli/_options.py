@@ -29,6 +29,7 @@ def whole_numbers(_type: Any, tokens: Sequence[Token]) -> list[int]:
 
 
 Whole = Annotated[int, Parameter(converter=whole_number)]
+Flag = Annotated[bool, Parameter(show_default=False)]
 AsJson = Annotated[bool, Parameter(name="--json", show_default=False)]
 Formats = Annotated[list[str] | None, Parameter(name="--format", consume_multiple=1)]
 Distributions = Annotated[list[Distribution] | None, Parameter(name="--distribution", consume_multiple=1)]

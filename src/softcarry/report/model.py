@@ -235,11 +235,36 @@ class Report:
         OptionError
             If the text is not JSON of the schema "softcarry.report/1".
         """
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            msg = f"expected the JSON of a softcarry report; got text that does not parse: {error}"
-            raise OptionError(msg) from None
+        return cls._from_dict(_parsed(text))
+
+    @classmethod
+    def all_from_json(cls, text: str) -> "list[Report]":
+        """Read what ``softcarry audit --json`` wrote, or a single report.
+
+        Parameters
+        ----------
+        text : str
+
+        Returns
+        -------
+        list of Report
+
+        Raises
+        ------
+        OptionError
+            If the text is neither.
+
+        Examples
+        --------
+        >>> [report.ok for report in Report.all_from_json(Report(subject={"name": "mine"}).to_json())]
+        [True]
+        """
+        content = _parsed(text)
+        several = isinstance(content, dict) and content.get("schema") == "softcarry.audit/1"
+        return [cls._from_dict(each) for each in (content["reports"] if several else [content])]
+
+    @classmethod
+    def _from_dict(cls, content: Any) -> "Report":
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != SCHEMA:
             msg = f"expected a report of schema {SCHEMA!r}; got {schema!r}"
@@ -256,6 +281,14 @@ class Report:
             skipped=tuple(_build(Skip, entry) for entry in content["skipped"]),
             environment=content["environment"],
         )
+
+
+def _parsed(text):
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        msg = f"expected the JSON of a softcarry report; got text that does not parse: {error}"
+        raise OptionError(msg) from None
 
 
 def _build(kind, entry):
