@@ -16,8 +16,8 @@ from softcarry.errors import OptionError, SubjectError
 
 # That of the table of checks in the documentation: by how many public faults each would have caught.
 ORDER = [
-    "EMPTY", "MASKREP", "TAIL", "RANGE", "GROWTH", "LSE", "POISON", "CAUSAL", "GRAD", "REF", "SCALE", "LAYOUT",
-    "INVAR", "FPRINT", "HEADMAP", "HARNESS", "NONFIN", "ARGS", "DROP",
+    "EMPTY", "MASKREP", "TAIL", "RANGE", "GROWTH", "LSE", "POISON", "CAUSAL", "GRAD", "REF", "SCALE",
+    "LAYOUT", "INVAR", "FPRINT", "HEADMAP", "HARNESS", "NONFIN", "ARGS", "DROP",
 ]  # fmt: skip
 SCHEMA_FILE = json.loads(Path(__file__, "../../../docs/report-schema.json").resolve().read_text())
 

@@ -212,3 +212,56 @@ def test_interrupting_is_not_the_kernels_error():
 def test_long_errors_are_cut():
     assert len(one_line(ValueError("x" * 1000))) == 160
     assert one_line(ValueError()) == "ValueError"
+
+
+def test_every_option_goes_under_the_kernels_own_keyword():
+    seen = {}
+
+    def kernel(
+        q, k, v, *, logits_soft_cap=None, window_size=None, kv_lengths=None, dropout_p=0.0, sinks=None
+    ):
+        seen.update(cap=logits_soft_cap, window=window_size, lengths=kv_lengths, p=dropout_p, sinks=sinks)
+        return plain(q, k, v)
+
+    calling = prepare(Subject(kernel, arrays="numpy"), "float16")
+    calling(
+        *problem(),
+        softcap=2.0,
+        window=(3, None),
+        kv_lengths=np.array([4]),
+        dropout=0.25,
+        sinks=np.array([0.5, 1.0]),
+    )
+    assert (seen["cap"], seen["window"], seen["p"]) == (2.0, (3, None), 0.25)
+    assert seen["lengths"].dtype.kind == "i"
+    assert seen["sinks"].dtype == np.float16
+    calling(*problem(), softcap=None, window=None)
+    assert (seen["cap"], seen["window"]) == (None, None)
+
+
+def test_arrays_may_be_arranged_and_masks_keep_their_shape():
+    seen = {}
+
+    def kernel(q, k, v, *, mask=None):
+        seen.update(strides=q.strides, mask=np.shape(mask))
+        return plain(q, k, v)
+
+    calling = prepare(Subject(kernel, arrays="numpy"), "float32")
+    q, k, v = problem()
+    mask = np.ones((1, 1, 1, 5), bool)
+    calling(q, k, v, mask=mask)
+    whole = dict(seen)
+    calling(q, k, v, mask=mask, broadcast_mask=False, arrange=np.asfortranarray)
+    assert whole["mask"] == (1, 2, 3, 5)
+    assert seen["mask"] == (1, 1, 1, 5)
+    assert seen["strides"] != whole["strides"]
+
+
+def test_shapes_that_do_not_fit_can_be_attempted():
+    calling = prepare(Subject(TwoPass(), arrays="numpy"), "float32")
+    q, k, v = problem()
+    with pytest.raises(KernelRaisedError, match="ValueError"):
+        calling.attempt(q, k[:, :, :4], v)
+    output, lse = calling.attempt(q[:, :1], k, v)
+    assert output.shape == (1, 2, 3, 4)
+    assert lse.shape == (1, 2, 3)

@@ -76,3 +76,19 @@ def test_imported_libraries_are_tried_first():
     import torch  # noqa: F401
 
     assert libraries_to_try()[:2] == ["torch", "numpy"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_integers_stay_integers(library):
+    there = to_library(np.array([3, 0], np.int32), library, "bfloat16")
+    assert "int32" in str(there.dtype)
+    assert there.tolist() == [3, 0]
+
+
+def test_arrays_are_put_where_they_are_asked_for():
+    assert to_library(np.zeros(2), "torch", "bfloat16", "meta").device.type == "meta"
+    assert to_library(np.zeros(2), "torch", "float32", "cpu").device.type == "cpu"
+    (place,) = to_library(np.zeros(2), "jax", "float32", "cpu").devices()
+    assert place.platform == "cpu"
+    with pytest.raises(RuntimeError, match="nowhere"):
+        to_library(np.zeros(2), "jax", "float32", "nowhere")

@@ -1,7 +1,7 @@
 """The examination: what a probe sees of one subject in one dtype, and where it puts what it finds."""
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from zlib import crc32
 
@@ -212,7 +212,7 @@ class Examination:
             Of ``subject.ALIASES``: a mask, boolean (True = attend) or floating, broadcastable to
             (b, h, tq, tk); ``causal``, aligned as ``self.causal`` says; ``scale``, where None means 1/√d; and
             so on. What is None or False is not handed over.
-            Also ``arrange`` and ``broadcast_mask`` of ``Calling``.
+            Also ``arrange``, ``arrange_mask`` and ``broadcast_mask`` of ``Calling``.
 
         Returns
         -------
@@ -229,6 +229,8 @@ class Examination:
 
     def call_isolated(self, q, k, v, *, time_limit=120.0, **options) -> Outcome:
         """Call the kernel in a fresh process, for calls that may kill it.
+
+        A quick examination leaves such calls out: a process takes seconds to start.
 
         Parameters
         ----------
@@ -250,6 +252,11 @@ class Examination:
             If the process dies.
         """
 
+        if self.quick:
+            reason = "left out of a quick audit: it needs a process of its own"
+            self.skip(describe_call(q, k, v, **options), reason)
+            raise CaseRefused(reason)
+
         def elsewhere(*arrays, **keywords):
             try:
                 return call_in_fresh_process(self.calling, *arrays, time_limit=time_limit, **keywords)
@@ -257,6 +264,30 @@ class Examination:
                 raise CaseCrashed(str(error)) from None
 
         return self._call(elsewhere, q, k, v, **options)
+
+    def gradients(self, q, k, v, **options):
+        """Differentiate through the kernel, by ``_gradients.pull_back``.
+
+        Parameters
+        ----------
+        q, k, v, **options
+            As for ``call``; also ``cotangent``, ``of`` and ``second`` of ``pull_back``.
+
+        Returns
+        -------
+        Gradients
+            float64, of the shapes of q, k and v.
+
+        Raises
+        ------
+        CaseRefused
+            As for ``call``, a backward pass that raises included.
+        NoGradientError
+            If what the kernel returns carries no gradient.
+        """
+        from softcarry.auditing._gradients import pull_back
+
+        return self._call(partial(pull_back, self.calling), q, k, v, **options)
 
     def _call(self, function, q, k, v, **options):
         used = {name: value for name, value in options.items() if value is not None and value is not False}

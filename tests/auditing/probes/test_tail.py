@@ -222,3 +222,14 @@ def test_shapes_that_are_refused_are_neither_failing_nor_passing():
     examination = examine(kernel, "TAIL")
     assert messages(examination) == []
     assert len(examination.skipped) == 2
+
+
+def test_a_quick_sweep_keeps_the_kinds_of_size():
+    full, quick = tail.sweeps(), tail.sweeps(quick=True)
+    shapes = {shape for sweep in quick for shape in sweep.shapes}
+    assert 4 * len(shapes) < len({shape for sweep in full for shape in sweep.shapes})
+    assert shapes <= {shape for sweep in full for shape in sweep.shapes}
+    for sweep in quick:
+        assert sweep.sizes, sweep.name
+    kept = {size for sweep in quick for size in sweep.sizes if sweep.name == "n"}
+    assert {1, 7, 64, 129, 513} <= kept
