@@ -8,17 +8,16 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from contrasts import contrast
 from softcarry.numerics.experiments import Envelope, SumCurve
 from softcarry.report.figures import (
-    _HUES,
+    HUES,
     Series,
-    curve_svg,
     envelope_svg,
     error_curves,
     stagnation_svg,
     to_svg,
 )
-from softcarry.report.model import Curve
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,19 +33,6 @@ def measured(predicted=(0.001, 0.01, 0.6)):
 
 def words(svg):
     return [text.text for text in ET.fromstring(svg).iter(f"{SVG}text")]
-
-
-def luminance(colour):
-    def linear(channel):
-        return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
-
-    red, green, blue = (linear(int(colour[k : k + 2], 16) / 255) for k in (1, 3, 5))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one, other):
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_equal_input_gives_equal_bytes_without_a_date():
@@ -81,7 +67,7 @@ def test_ink_follows_the_page_and_every_hue_is_seen_on_both_papers():
     for paper, ink in zip(papers, inks, strict=True):
         assert contrast(paper, ink) >= 7
         # WCAG 2.2, success criterion 1.4.11.
-        assert all(contrast(paper, hue) >= 3 for hue in _HUES)
+        assert all(contrast(paper, hue) >= 3 for hue in HUES)
 
 
 def test_the_envelope_shows_the_cliff_and_the_prediction_where_there_is_one():
@@ -91,17 +77,39 @@ def test_the_envelope_shows_the_cliff_and_the_prediction_where_there_is_one():
     assert "carry updates n/Bc" in without
 
 
-def test_an_audit_curve_is_drawn_beside_its_ceiling():
-    svg = curve_svg(Curve("GROWTH of l", (64, 128), (1e-7, 2e-7), (1e-5, 2e-5), y_label="error / w"))
-    assert {"GROWTH of l", "measured", "predicted ceiling", "keys n", "error / w"} <= set(words(svg))
-    assert "predicted ceiling" not in words(curve_svg(Curve("l", (64,), (1e-7,))))
-
-
 def test_markup_in_a_title_is_escaped():
     svg = to_svg(error_curves([], title='a < b & "c"', x_label="x"), description="<&>")
     root = ET.fromstring(svg)
     assert root.get("aria-label") == 'a < b & "c"'
     assert root.find(f"{SVG}desc").text == "<&>"
+
+
+def test_a_dollar_sign_starts_no_formula_and_a_letter_without_a_glyph_no_warning():
+    svg = to_svg(
+        error_curves([Series("a $\\x", (1, 2), (0.1, 0.2))], title="$核$", x_label="x"), description="d"
+    )
+    assert {"$核$", "a $\\x"} <= set(words(svg))
+
+
+def test_ids_begin_with_the_prefix_and_are_referred_to():
+    figure = error_curves([Series("s", (1, 2), (0.1, 0.2))], title='<a id="b">', x_label="x")
+    svg = to_svg(figure, description="d", prefix="one-")
+    ids = re.findall(r'<[^>]* id="([^"]*)"', svg)
+    assert ids
+    assert all(each.startswith("one-") for each in ids)
+    assert set(re.findall(r'(?:url\(|href=")#([^")]+)', svg)) == set(ids)
+    assert '<a id="b">' in words(svg)
+
+
+def test_a_prediction_has_the_hue_of_its_group_or_that_of_the_words():
+    measured, other = Series("m", (1, 2), (0.1, 0.2), 0), Series("n", (1, 2), (0.3, 0.4), 1)
+    predicted = Series("p", (1, 2), (0.5, 0.6), 1, "dotted")
+    alone, paired = (
+        to_svg(error_curves(lines, title="t", x_label="x"), description="d").count(HUES[1])
+        for lines in ([measured, predicted], [measured, other, predicted])
+    )
+    assert alone == 0
+    assert paired > 0
 
 
 @pytest.mark.parametrize("y", [(0.0, 0.0), (math.inf, math.nan), (1.0, 1e-300)])

@@ -2,7 +2,9 @@
 
 import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
@@ -13,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from softcarry.numerics.experiments import Envelope, SumCurve
-    from softcarry.report.model import Curve
 
 # Each hue has a contrast of at least 3:1 on white and on the dark paper below (WCAG 2.2, 1.4.11), and goes
 # with a marker of its own, so that no meaning rests on colour.
-_HUES = ("#1a7fc4", "#d55e00", "#009e73", "#c0609a", "#8a7a00", "#5a6acf")
+HUES = ("#1a7fc4", "#d55e00", "#009e73", "#c0609a", "#8a7a00", "#5a6acf")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 # Written as a colour that matplotlib takes, then replaced by currentColor, which a page can set.
-_INK = "#010203"
+INK = "#010203"
 _STYLE = (
-    "<style>.softcarry-figure{color:#1f2328}.softcarry-figure .paper{fill:#ffffff}"
+    "<style>.softcarry-figure *{stroke-linejoin:round;stroke-linecap:butt}"
+    ".softcarry-figure{color:#1f2328}.softcarry-figure .paper{fill:#ffffff}"
     "@media (prefers-color-scheme:dark){.softcarry-figure{color:#e6edf3}"
     ".softcarry-figure .paper{fill:#0d1117}}"
     "</style>"
@@ -30,15 +32,18 @@ _STYLE = (
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "softcarry",
+    # Names may hold a dollar sign.
+    "text.parse_math": False,
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10.0,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -59,7 +64,7 @@ class Series:
     group : int
         Series of one group share a hue and a marker.
     line : {"solid", "dashed", "dotted"}
-        Dotted lines are predictions: they bear no markers.
+        Dotted lines are predictions: they bear few markers or none.
     """
 
     label: str
@@ -82,7 +87,8 @@ def error_curves(
     Parameters
     ----------
     series : sequence of Series
-        The lines, none or more.
+        The lines, none or more. A prediction has the hue of its group if that has another line, else that of
+        the words.
     title, x_label, y_label : str
         What stands over and beside the axes.
     marks : sequence of (float, str)
@@ -100,22 +106,20 @@ def error_curves(
     >>> to_svg(figure, description="Error rises.").startswith("<svg")
     True
     """
-    import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
+    with settings():
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         zeros = any(y == 0.0 for line in series for y in line.y)
         floor = _floor(series)
+        seen = {line.group for line in series if line.line != "dotted"}
         for line in series:
-            _draw(axes, line, floor)
+            _draw(axes, line, floor, alone=line.group not in seen)
         for position, text in marks:
-            axes.axvline(position, color=_INK, linewidth=0.8, linestyle=(0, (1, 2)))
+            axes.axvline(position, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
             axes.annotate(
                 text, (position, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 3),
                 textcoords="offset points", fontsize=8.5, ha="center", va="bottom",
@@ -125,16 +129,16 @@ def error_curves(
         axes.set_ylabel(y_label)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0f}" if x >= 1 else f"{x:g}")
         axes.set_yticks(_decades(series, floor) + ([floor] if zeros else []))
-        axes.yaxis.set_major_formatter(lambda y, _: "0" if zeros and y <= floor * 1.01 else _percent(y))
+        axes.yaxis.set_major_formatter(lambda y, _: "0" if zeros and y <= floor * 1.01 else percent(y))
         axes.minorticks_off()
-        axes.grid(True, axis="y", color=_INK, alpha=0.15, linewidth=0.6)
+        axes.grid(True, axis="y", color=INK, alpha=0.15, linewidth=0.6)
         axes.set_ylim(bottom=floor / 1.5 if zeros else None)
         if series:
             figure.legend(loc="outside lower left", ncols=min(3, len(series)), fontsize=9)
     return figure
 
 
-def to_svg(figure: "Figure", *, description: str) -> str:
+def to_svg(figure: "Figure", *, description: str, prefix: str = "") -> str:
     """Turn a figure into an SVG element that stands alone as a file or inside a page.
 
     Parameters
@@ -143,18 +147,16 @@ def to_svg(figure: "Figure", *, description: str) -> str:
         A figure of this module.
     description : str
         What the figure shows, in words, for those who do not see it.
+    prefix : str
+        Begins every id: figures of one page need different ones.
 
     Returns
     -------
     str
         One ``<svg>`` element without XML declaration. Equal figures give equal strings.
     """
-    import matplotlib
-
     buffer = StringIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
+    with settings():
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=metadata)
     text = buffer.getvalue()
@@ -163,11 +165,54 @@ def to_svg(figure: "Figure", *, description: str) -> str:
     # Points would be scaled by 4/3 in a page, and some renderers know no unit but the pixel.
     opening = re.sub(r'="([\d.]+)pt"', r'="\1"', opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
+    rest = _compact(rest, prefix)
     title = figure.axes[0].get_title(loc="left")
-    opening += f' class="softcarry-figure" role="img" color="#1f2328" aria-label="{escape(title)}"'
+    opening += ' class="softcarry-figure" role="img" color="#1f2328" font-family="DejaVu Sans, sans-serif"'
+    opening += f' aria-label="{escape(title)}"'
     head = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>{_STYLE}"
     paper = '<rect class="paper" width="100%" height="100%" rx="6" fill="#ffffff"/>'
-    return f"{opening}>\n{head}{paper}{rest.replace(_INK, 'currentColor')}\n"
+    return f"{opening}>\n{head}{paper}{rest.replace(INK, 'currentColor')}\n"
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Let matplotlib draw in the style of every figure here, whatever the caller has set."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A letter that its font lacks is drawn by the font of the page.
+        warnings.filterwarnings("ignore", message="Glyph")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS)
+        yield
+
+
+def _compact(svg: str, prefix: str) -> str:
+    """Leave out what no reader sees: ids without reference, indentation, digits below a hundredth of a pixel.
+
+    The ids that are left are the prefix and a number. Marks in a row say their style once.
+    """
+    used = dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
+    short = {name: f"{prefix}s{number}" for number, name in enumerate(used)}
+
+    def tag(found: re.Match[str]) -> str:
+        kept = re.sub(
+            r' id="([^"]*)"', lambda each: f' id="{short[each[1]]}"' if each[1] in short else "", found[0]
+        )
+        kept = re.sub(r'(url\(|href=")#([^")]+)', lambda each: f"{each[1]}#{short[each[2]]}", kept)
+        kept = re.sub(r"\d+\.\d{3,}", lambda each: f"{float(each[0]):.2f}".rstrip("0").rstrip("."), kept)
+        kept = re.sub(r' transform="rotate\(-0 [^"]*"', "", kept)
+        kept = kept.replace("font-family: 'DejaVu Sans', sans-serif; ", "")
+        return re.sub(r"\s+", " ", kept)
+
+    def one_style(found: re.Match[str]) -> str:
+        return f'<g style="{found[2]}">' + found[0].replace(f' style="{found[2]}"', "") + "</g>"
+
+    svg = re.sub(r'<style type="text/css">.*?</style>', "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<[^>]*>", tag, svg)
+    svg = re.sub(r">\s+<", "><", svg)
+    svg = re.sub(r'(<use [^>]*? style="([^"]*)"/>)(?:<use [^>]*? style="\2"/>)+', one_style, svg)
+    return svg.replace("<defs></defs>", "")
 
 
 def stagnation_svg(curves: Sequence["SumCurve"]) -> str:
@@ -205,7 +250,7 @@ def stagnation_svg(curves: Sequence["SumCurve"]) -> str:
     marks = [(at, f"{', '.join(names)}\ndrop index {at}") for at, names in drops.items() if at <= longest]
     kind = "" if several else f" of {distributions[0]} terms" if distributions else ""
     figure = error_curves(series, title=f"Running sums{kind}", x_label="terms n", marks=marks)
-    ends = "; ".join(f"{line.label} {_percent(line.y[-1])} at {line.x[-1]:.0f} terms" for line in series)
+    ends = "; ".join(f"{line.label} {percent(line.y[-1])} at {line.x[-1]:.0f} terms" for line in series)
     return to_svg(figure, description=f"Relative error of a running sum against its number of terms: {ends}.")
 
 
@@ -229,34 +274,13 @@ def envelope_svg(measured: "Envelope") -> str:
     marks = [(cliff, f"drop index {cliff}")] if cliff <= measured.updates[-1] else []
     title = f"A {measured.format} carry over {measured.n} keys"
     figure = error_curves(series, title=title, x_label="carry updates n/Bc", marks=marks)
-    points = "; ".join(f"{_percent(y)} at {x}" for x, y in zip(measured.updates, measured.error, strict=True))
+    points = "; ".join(f"{percent(y)} at {x}" for x, y in zip(measured.updates, measured.error, strict=True))
     return to_svg(figure, description=f"Relative error of l against the number of updates: {points}.")
 
 
-def curve_svg(curve: "Curve") -> str:
-    """Draw an error curve of an audit beside the ceiling that was predicted for it.
-
-    Parameters
-    ----------
-    curve : Curve
-        From ``report.curves``.
-
-    Returns
-    -------
-    str
-        SVG.
-    """
-    series = [Series("measured", curve.n, curve.measured)]
-    if curve.predicted is not None:
-        series.append(Series("predicted ceiling", curve.n, curve.predicted, 1, "dotted"))
-    figure = error_curves(series, title=curve.title, x_label=curve.x_label, y_label=curve.y_label)
-    points = "; ".join(f"{_percent(y)} at {x}" for x, y in zip(curve.n, curve.measured, strict=True))
-    return to_svg(figure, description=f"{curve.y_label} against {curve.x_label}: {points}.")
-
-
-def _draw(axes: "Axes", line: Series, floor: float) -> None:
+def _draw(axes: "Axes", line: Series, floor: float, alone: bool) -> None:
     predicted = line.line == "dotted"
-    hue = _INK if predicted else _HUES[line.group % len(_HUES)]
+    hue = INK if alone and predicted else HUES[line.group % len(HUES)]
     points = [math.nan if not math.isfinite(y) else max(y, floor) for y in line.y]
     axes.plot(
         line.x,
@@ -265,10 +289,11 @@ def _draw(axes: "Axes", line: Series, floor: float) -> None:
         color=hue,
         linestyle={"solid": "-", "dashed": (0, (5, 2)), "dotted": (0, (1, 1.5))}[line.line],
         linewidth=1.6,
-        marker="" if predicted else _MARKERS[line.group % len(_MARKERS)],
+        marker="" if alone and predicted else _MARKERS[line.group % len(_MARKERS)],
         markersize=5,
+        markevery=5 if predicted else 1,
         # A hollow marker for the second line of a group keeps the two apart where they cross.
-        markerfacecolor="none" if line.line == "dashed" else hue,
+        markerfacecolor="none" if line.line != "solid" else hue,
         clip_on=False,
     )
 
@@ -286,7 +311,8 @@ def _decades(series: Sequence[Series], floor: float) -> list[float]:
     return [10.0**k for k in range(top, bottom, -math.ceil((top - bottom) / 8))]
 
 
-def _percent(error: float) -> str:
+def percent(error: float) -> str:
+    """Write an error for an axis or a description: 0.39%, 4e-7, overflow."""
     if not math.isfinite(error):
         return "overflow"
     if error == 0.0:

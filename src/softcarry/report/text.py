@@ -1,9 +1,8 @@
 """Audit reports for a person at a terminal: what is wrong, how it shows, what to do.
 
-Everything fits 80 columns. Colour repeats what a word says already, so nothing is lost without it.
+Everything fits 80 columns. Colour repeats what a word or a mark says already, so nothing is lost without it.
 """
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,14 +13,22 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from softcarry.report._summary import cell, checks_of, dtypes_of, outcome
+from softcarry.report._words import as_written, by_dtype, counted, cut, named, ratio, shown
+from softcarry.report.kinds import kind_of
 from softcarry.report.model import Curve, Finding, Report
 
-_WORDS = {
-    "pass": ("pass", "green"),
-    "fail": ("FAIL", "bold red"),
-    "warn": ("warn", "yellow"),
-    "skip": ("skip", "dim"),
+# What a check says in a table of words, its mark in a table of many subjects, and the colour of both.
+_OUTCOMES = {
+    "pass": ("pass", ".", "green"),
+    "fail": ("FAIL", "F", "bold red"),
+    "warn": ("warn", "w", "yellow"),
+    "skip": ("skip", "-", "dim"),
+    "": ("", " ", ""),
 }
+_LEGEND = ". pass   F fail   w warning   - not examined; the worst over the dtypes"
+# Facts that are too long for a line of the profile.
+_LONG_FACTS = ("empty row table", "fingerprint sample", "fingerprint", "invariance")
 
 
 def render(reports: Sequence[Report]) -> RenderableType:
@@ -35,8 +42,9 @@ def render(reports: Sequence[Report]) -> RenderableType:
     Returns
     -------
     rich renderable
-        Where it ran; a table subject × dtype × check; every finding with its evidence and remedy; the error
-        curves beside their ceilings; the profile, if there is one subject; what was skipped; the sum.
+        Where it ran; a table of checks × dtypes, or of subjects × checks if there are several; every finding
+        with its evidence, kind of fault and remedy; the error curves beside their ceilings; the profile and
+        the invariances, if there is one subject; what was skipped; the sum.
 
     Examples
     --------
@@ -45,13 +53,15 @@ def render(reports: Sequence[Report]) -> RenderableType:
     >>> Console(width=80).print(render([report]).renderables[-1])
     mine: nothing found
     """
-    parts: list[RenderableType] = [_environment(reports[0]), _summary(reports)]
+    reports = as_written(reports)
+    alone = len(reports) == 1
+    parts: list[RenderableType] = [_environment(reports[0]), *(_verdicts if alone else _matrix)(reports)]
     for report in reports:
         parts += _findings(report)
     for report in reports:
-        parts += _curves(report, lengths=8 if len(reports) == 1 else 5)
-    if len(reports) == 1:
-        parts += _profile(reports[0])
+        parts += _curves(report, lengths=8 if alone else 5)
+    if alone:
+        parts += _profile(reports[0]) + _invariance(reports[0])
     parts += _skipped(reports)
     parts.append(_conclusion(reports))
     return Group(*parts)
@@ -69,17 +79,31 @@ def _environment(report):
     return Text("\n".join(lines), style="dim")
 
 
-def _summary(reports):
-    checks = list(dict.fromkeys(verdict.check for report in reports for verdict in report.verdicts))
-    grid = _table("subject", "dtype", *checks, left=("subject", "dtype", *checks))
+def _verdicts(reports):
+    """One subject: a line a check, a column a dtype."""
+    (report,) = reports
+    dtypes = dtypes_of(report)
+    grid = _table(report.subject["name"], *dtypes, left=(report.subject["name"], *dtypes))
+    for check in checks_of(reports):
+        words = (_OUTCOMES[outcome(report, check, dtype)] for dtype in dtypes)
+        grid.add_row(check, *(Text(word, style) for word, _, style in words))
+    return [grid]
+
+
+def _matrix(reports):
+    """Many subjects: a line each, a mark a check, the names of the checks written downwards."""
+    checks = checks_of(reports)
+    height = max(map(len, checks), default=0)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(overflow="fold", max_width=80 - 2 * len(checks) - 2)
+    for _ in checks:
+        grid.add_column(no_wrap=True)
+    for line in range(height):
+        grid.add_row("", *(check.rjust(height)[line] for check in checks), style="dim")
     for report in reports:
-        name = report.subject["name"]
-        for dtype in report.subject.get("dtypes", ()):
-            outcomes = {each.check: each.outcome for each in report.verdicts if each.dtype == dtype}
-            words = [Text(*_WORDS[outcomes[check]]) if check in outcomes else "" for check in checks]
-            grid.add_row(Text(name), dtype, *words)
-            name = ""
-    return grid
+        marks = (_OUTCOMES[cell(report, check).outcome] for check in checks)
+        grid.add_row(Text(report.subject["name"]), *(Text(mark, style) for _, mark, style in marks))
+    return ["", grid, Text(_LEGEND, style="dim"), ""]
 
 
 def _findings(report):
@@ -87,22 +111,31 @@ def _findings(report):
         return []
     control = " (control: wrong on purpose, not counted)" if report.subject.get("control") else ""
     parts: list[RenderableType] = [Text(f"{report.subject['name']}{control}", style="bold")]
-    for finding, dtypes in _by_dtype(report.findings, lambda each: (each.check, each.severity, each.message)):
-        parts.append(_finding(finding, dtypes))
+    explained = set()
+    for group, dtypes in by_dtype(report.findings, lambda each: (each.check, each.severity, each.message)):
+        finding = group[0]
+        parts.append(_finding(finding, dtypes, explain=finding.check not in explained))
+        explained.add(finding.check)
     return parts
 
 
-def _finding(finding: Finding, dtypes: list[str]):
-    word, style = _WORDS["fail" if finding.severity == "error" else "warn"]
+def _finding(finding: Finding, dtypes: list[str], explain: bool):
+    word, _, style = _OUTCOMES["fail" if finding.severity == "error" else "warn"]
     head = Text.assemble((word, style), f" {finding.check}  {', '.join(dtypes)}")
     rows = Table.grid(padding=(0, 2, 0, 0))
     rows.add_column(no_wrap=True, max_width=28, style="dim")
     rows.add_column(overflow="fold")
     for name, value in finding.evidence.items():
-        words = _shown(value)
+        words = shown(value)
         if words:
-            rows.add_row(Text(str(name).replace("_", " ")), Text(_cut(words)))
+            rows.add_row(Text(named(name)), Text(cut(words)))
     rows.add_row("remedy", Text(finding.remedy, style="italic"))
+    kind = kind_of(finding.check) if explain else None
+    if kind is not None:
+        reports = ", ".join(fault.reference for fault in kind.faults[:3])
+        rows.add_row(
+            "kind of fault", Text(kind.meaning + (f" Like {reports}." if reports else ""), style="dim")
+        )
     body = Group(Text(finding.message), rows, "")
     return Group(Padding(head, (0, 0, 0, 2)), Padding(body, (0, 0, 0, 4)))
 
@@ -129,9 +162,9 @@ def _curve_table(curves, lengths):
     for index in _thinned(first.n, lengths):
         cells = [str(first.n[index])]
         for curve in curves:
-            cells.append(_ratio(curve.measured[index]))
+            cells.append(ratio(curve.measured[index]))
             if curve.predicted is not None:
-                cells.append(_ratio(curve.predicted[index]))
+                cells.append(ratio(curve.predicted[index]))
         grid.add_row(*cells)
     return grid
 
@@ -145,13 +178,30 @@ def _thinned(n, most):
 
 def _profile(report):
     names = list(dict.fromkeys(name for facts in report.profile.values() for name in facts))
+    names = [name for name in names if name not in _LONG_FACTS]
     if not names:
         return []
     grid = _table("inferred", *report.profile, left=("inferred", *report.profile), title="Profile")
     for name in names:
         every = report.profile.values()
-        cells = [_cut(_shown(facts[name].value) or "unknown", 60) if name in facts else "" for facts in every]
-        grid.add_row(Text(name.replace("_", " ")), *map(Text, cells))
+        cells = [cut(shown(facts[name].value) or "unknown", 60) if name in facts else "" for facts in every]
+        grid.add_row(Text(named(name)), *map(Text, cells))
+    return [grid]
+
+
+def _invariance(report):
+    """Where results depend on what surrounds a row: an axis a line, a dtype a column."""
+    seen = {
+        dtype: facts["invariance"].value for dtype, facts in report.profile.items() if "invariance" in facts
+    }
+    if not seen:
+        return []
+    grid = _table(
+        "a row by itself, against", *seen, left=("a row by itself, against", *seen), title="Invariance"
+    )
+    for axis in dict.fromkeys(axis for axes in seen.values() for axis in axes):
+        cells = (axes.get(axis, {}).get("outcome", "") for axes in seen.values())
+        grid.add_row(Text(axis), *map(Text, cells))
     return [grid]
 
 
@@ -161,7 +211,8 @@ def _skipped(reports):
     where: dict[tuple[str, str], list[str]] = {}
     reasons: dict[tuple[str, str], str] = {}
     for report in reports:
-        for skip, dtypes in _by_dtype(report.skipped, lambda each: (each.check, each.what, each.reason)):
+        for group, dtypes in by_dtype(report.skipped, lambda each: (each.check, each.what, each.reason)):
+            skip = group[0]
             # Reasons that differ in numbers only, as in the shapes they name, are one.
             key = (skip.check, re.sub(r"\d+", "0", skip.reason))
             reasons.setdefault(key, skip.reason)
@@ -184,13 +235,9 @@ def _skipped(reports):
 def _conclusion(reports):
     lines = Text()
     for report in reports:
-        counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("error", "warning")}
-        words = [f"{count} {kind}{'s' if count != 1 else ''}" for kind, count in counts.items() if count]
-        said = ", ".join(words) or "nothing found"
-        if report.subject.get("control"):
-            said += " (a control, not counted)"
-        style = "red" if counts["error"] else "yellow" if counts["warning"] else "green"
-        lines.append(f"{report.subject['name']}: {said}\n", style=style)
+        severities = {finding.severity for finding in report.findings}
+        style = "red" if "error" in severities else "yellow" if severities else "green"
+        lines.append(f"{report.subject['name']}: {counted(report)}\n", style=style)
     lines.right_crop(1)
     return lines
 
@@ -205,60 +252,6 @@ def _table(*columns: str, left: Iterable[str] = (), title: str | None = None) ->
         padding=(0, 1, 0, 0),
     )
     for name in columns:
-        grid.add_column(name, justify="left" if name in left else "right", overflow="fold")
+        # As text: a name with brackets is no markup.
+        grid.add_column(Text(name), justify="left" if name in left else "right", overflow="fold")
     return grid
-
-
-def _by_dtype(entries: Iterable[Any], key):
-    """Entries that differ only in dtype, each with its dtypes, in order of first appearance."""
-    groups: dict[Any, list[Any]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return [(group[0], list(dict.fromkeys(each.dtype for each in group))) for group in groups.values()]
-
-
-def _shown(value: Any, most: int = 8) -> str:
-    """Write a value of evidence or of a profile for a reader."""
-    if isinstance(value, dict):
-        return _entries(value)
-    if isinstance(value, (list, tuple)):
-        if any(isinstance(each, dict) for each in value):
-            most = min(most, 2)
-        separator = "; " if any(isinstance(each, (str, dict)) for each in value) else ", "
-        words = [_shown(each) or "none" for each in value[:most]]
-        return separator.join(words) + (f", … ({len(value)})" if len(value) > most else "")
-    if value is None:  # nothing was found out, and nothing is said
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}".replace("-inf", "−inf")
-    return str(value)
-
-
-def _entries(value: dict[Any, Any], most: int = 3) -> str:
-    """Write the entries that are known: of many numbers the largest three, of others the first three.
-
-    A mapping inside a mapping is for readers of the JSON.
-    """
-    known = [(name, each) for name, each in value.items() if not isinstance(each, dict) and _shown(each)]
-    chosen = known
-    if len(known) > most and all(type(each) in (int, float) for _, each in known):
-        chosen = sorted(known, key=lambda entry: -math.inf if math.isnan(entry[1]) else -entry[1])
-    left_out = ", …" if len(known) > most else ""
-    return ", ".join(f"{name} {_shown(each)}" for name, each in chosen[:most]) + left_out
-
-
-def _cut(text: str, limit: int = 240) -> str:
-    """Cut what would fill the screen; the JSON has all of it."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _ratio(error: float) -> str:
-    """Write a relative error in six characters: 0.39%, 4.1e-7."""
-    if not math.isfinite(error) or error == 0.0:
-        return f"{error:.0f}"
-    if error >= 1e-4:
-        return f"{100.0 * error:.3g}%" if error < 10.0 else f"{error:.1e}"
-    mantissa, _, exponent = f"{error:.1e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"

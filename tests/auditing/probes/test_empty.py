@@ -213,3 +213,39 @@ def test_a_kernel_may_refuse_to_have_no_keys():
 def test_rows_of_the_lowest_finite_number_are_only_classified():
     examination = examine(TwoPass(), "EMPTY")
     assert examination.facts["rows filled with the lowest finite number"].value == "MEAN_ALL"
+
+
+def test_a_table_says_what_each_case_got():
+    table = examine(TwoPass(empty_lse=0.0), "EMPTY").facts["empty row table"].value
+    assert {"case": "boolean mask", "output": "ZERO", "lse": "0"} in table
+    assert len(table) == len({row["case"] for row in table}) == 7
+    without_lse = examine(lambda q, k, v, *, mask=None: TwoPass()(q, k, v, mask=mask)[0], "EMPTY")
+    assert {row["lse"] for row in without_lse.facts["empty row table"].value} == {None}
+
+
+MUTANTS = {
+    "NaN in rows without keys": (TwoPass(guard=False), "rows without keys give NaN, where 0 is promised"),
+    "the mean of V in rows without keys": (
+        TwoPass(fill=-1e30),
+        "rows without keys give the mean of V over all keys, where 0 is promised",
+    ),
+    "something else in rows without keys": (
+        TwoPass(empty_output=7.0),
+        "rows without keys give something else than 0, NaN or a mean of V",
+    ),
+    "the mask ignored in rows that it empties": (
+        TwoPass(ignore_mask_of_empty_rows=True),
+        "rows without keys give attention without the mask",
+    ),
+    "lse 0 in rows without keys": (
+        TwoPass(empty_lse=0.0),
+        "the lse of rows without keys is 0, not −inf",
+    ),
+    "lse +inf in rows without keys": (
+        TwoPass(empty_lse=math.inf),
+        "the lse of rows without keys is inf, not −inf",
+    ),
+    "NaN after a masked key block": (Online(guard=False), "rows that have keys are not finite"),
+    "one maximum for all rows": (TwoPass(shared_maximum=True), "rows that have keys change"),
+}
+"""Of the faults above, those of the table in docs/audit-mutants.md."""

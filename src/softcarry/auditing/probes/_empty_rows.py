@@ -61,6 +61,8 @@ def judge_outputs(examination: Examination, seen: Sequence[Observation]) -> None
     if not seen:
         return
     examination.fact("empty rows", _common(each.kind for each in seen), 1.0, _listed(seen, "kind"))
+    table = [{"case": each.case, "output": each.kind, "lse": each.lse_kind} for each in seen]
+    examination.fact("empty row table", table, 1.0, "the classes of the output and of the lse, case by case")
     promised = examination.contract.empty_rows
     if promised == "any":
         return
