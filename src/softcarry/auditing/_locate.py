@@ -1,6 +1,7 @@
 """From what a user names to a subject: a callable, a known name, or module:function."""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -38,10 +39,49 @@ def resolve(target: Any) -> Subject:
         return target
     if not isinstance(target, str):
         return Subject(target)
-    return _import(target) if ":" in target or target.endswith(".py") else load_subject(target)
+    if ":" not in target and not target.endswith(".py"):
+        return load_subject(target)
+    found = _import(target, "a kernel(q, k, v, ...)")
+    if isinstance(found, Subject):
+        return found
+    return Subject(_callable(found, target, "a kernel(q, k, v, ...) or a Subject"))
 
 
-def _import(spec):
+def find_function(spec: str, expected: str) -> Callable[..., Any]:
+    """Return the function that "module:function" names.
+
+    Parameters
+    ----------
+    spec : str
+        "module:function", or "module:Class.method".
+    expected : str
+        What it is meant to be, for messages.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    SubjectError
+        If the module does not import, or holds no such callable.
+
+    Examples
+    --------
+    >>> find_function("math:hypot", "a function of two numbers")(3, 4)
+    5.0
+    """
+    return _callable(_import(spec, expected), spec, expected)
+
+
+def _callable(found: Any, spec: str, expected: str) -> Callable[..., Any]:
+    if not callable(found):
+        msg = f"{spec!r} is of type {type(found).__name__}; expected {expected}"
+        raise SubjectError(msg)
+    return found
+
+
+def _import(spec, expected):
     module_name, _, path = spec.partition(":")
     if module_name.endswith(".py") or "/" in module_name:
         stem = module_name.removesuffix(".py").rpartition("/")[2]
@@ -69,12 +109,7 @@ def _import(spec):
     for name in path.split("."):
         if not hasattr(found, name):
             where = getattr(sys.modules[module_name], "__file__", None) or module_name
-            msg = f"{where} has no {path!r}; expected a kernel(q, k, v, ...) of that name"
+            msg = f"{where} has no {path!r}; expected {expected} of that name"
             raise SubjectError(msg)
         found = getattr(found, name)
-    if isinstance(found, Subject):
-        return found
-    if not callable(found):
-        msg = f"{spec!r} is of type {type(found).__name__}; expected a kernel(q, k, v, ...) or a Subject"
-        raise SubjectError(msg)
-    return Subject(found)
+    return found

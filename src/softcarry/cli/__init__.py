@@ -18,6 +18,7 @@ from softcarry.errors import SoftcarryError
 
 _COMMANDS = {
     "audit": "Audit attention kernels, seen only through calls.",
+    "check": "Check a building block: a normaliser, a merge, a top-k, a softmax, an attention.",
     "subjects": "List the kernels that can be audited by name, and whether they are installed.",
     "plan": "Say which key blocks keep the error of a carry within a tolerance, and why.",
     "trace": "Show the carry of one row step by step, beside the sum it stands for.",

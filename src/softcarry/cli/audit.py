@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +13,7 @@ from softcarry.cli._console import progress, remarks, report_error
 from softcarry.cli._options import AsJson, Flag, Whole
 from softcarry.cli._report_output import Format, check_files, write_reports
 from softcarry.cli._status import FINDINGS, NOTHING_FOUND
+from softcarry.cli._stdout import stdout_kept_for_the_report
 from softcarry.errors import MissingDependencyError, SoftcarryError, SubjectError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def audit(
     earlier = [] if baseline is None else _earlier(baseline)
     files = output or []
     check_files(files)
-    with _stdout_kept_for_the_report():
+    with stdout_kept_for_the_report():
         reports, errors = run.all(subjects)
     if earlier:
         reports = [_compared(report, earlier) for report in reports]
@@ -188,7 +188,7 @@ class _Run:
 
         found = []
         for entry in KNOWN.values():
-            if self.dtypes is not None and not set(self.dtypes) & set(entry.dtypes):
+            if self.dtypes and entry.dtypes and not set(self.dtypes) & set(entry.dtypes):
                 continue
             if entry.available:
                 found.append(entry.name)
@@ -230,28 +230,6 @@ def _compared(report: "Report", earlier: "Sequence[Report]") -> "Report":
         remarks().print(f"the baseline has no report of {name}", soft_wrap=True)
         return report
     return replace(report, findings=(*report.findings, *compare_with_baseline(report, same[0])))
-
-
-@contextmanager
-def _stdout_kept_for_the_report() -> Iterator[None]:
-    """Send to stderr what kernels print, be it from Python or from compiled code."""
-    import ctypes
-
-    with redirect_stdout(sys.stderr):
-        try:
-            kept = os.dup(1)
-            os.dup2(2, 1)
-        except OSError:  # closed: nothing compiled can write there
-            yield
-            return
-        try:
-            yield
-        finally:
-            # C keeps what it prints to a pipe until later, when stdout is the report's again.
-            with suppress(Exception):
-                ctypes.CDLL(None).fflush(None)
-            os.dup2(kept, 1)
-            os.close(kept)
 
 
 def _status(reports: "Sequence[Report]", fail_on: str) -> int:

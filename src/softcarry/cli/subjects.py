@@ -33,7 +33,7 @@ def subjects(*, json: AsJson = False) -> int:
         return NOTHING_FOUND
     grid = table("subject", "available", "what", left=("subject", "available", "what"))
     for entry in KNOWN.values():
-        what = f"{entry.summary} ({', '.join(entry.dtypes)})"
+        what = f"{entry.summary} ({', '.join(entry.dtypes) or 'dtypes of its own'})"
         if not entry.available:
             what += f"; to install: {entry.install}"
         grid.add_row(entry.name, "yes" if entry.available else "no", what)
