@@ -265,3 +265,18 @@ def test_shapes_that_do_not_fit_can_be_attempted():
     output, lse = calling.attempt(q[:, :1], k, v)
     assert output.shape == (1, 2, 3, 4)
     assert lse.shape == (1, 2, 3)
+
+
+def test_a_mask_may_lie_elsewhere_in_memory_too():
+    seen = []
+
+    def kernel(q, k, v, mask=None):
+        seen.append(None if mask is None else mask.strides)
+        return plain(q, k, v)
+
+    q, k, v = problem()
+    mask = np.ones((3, k.shape[2]), bool)
+    prepare(Subject(kernel, arrays="numpy"), "float32")(
+        q, k, v, mask=mask, broadcast_mask=False, arrange_mask=np.asfortranarray
+    )
+    assert seen == [None, (1, 3)]

@@ -157,3 +157,12 @@ def test_bound_and_golden_belong_to_the_same_call():
     live = ~np.isneginf(golden.lse)
     assert (outcome.lse[~live] == -np.inf).all()
     assert (np.abs(outcome.lse[live] - golden.lse[live]) <= bound.lse[live]).all()
+
+
+def test_a_bound_may_be_that_of_another_model():
+    from softcarry.numerics import CarryModel
+
+    examination = examination_of(plain)
+    own = examination.bound(*arrays())
+    narrow = examination.bound(*arrays(), model=CarryModel(l_format="bfloat16", o_format="bfloat16"))
+    assert (narrow.output > own.output).all()

@@ -47,6 +47,7 @@ class Module:
         (ours, {"mask": "mask", "causal": "causal", "scale": "scale"}),
         (torch_style, {"mask": "attn_mask", "dropout": "dropout_p", "causal": "is_causal"}),
         (scaled, {"scale": "scale"}),
+        (lambda q, k, v, num_splits=1: None, {"splits": "num_splits"}),
         (anything, {}),
         (Kernel(), {"mask": "mask"}),
         (Kernel().method, {"causal": "causal"}),

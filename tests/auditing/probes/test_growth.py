@@ -266,3 +266,13 @@ def test_the_report_gets_both_curves_and_facts():
         m < p for m, p in zip(examination.curves[0].measured, examination.curves[0].predicted, strict=True)
     )
     assert set(examination.facts) == {"growth_slope", "knee"}
+
+
+MUTANTS = {
+    name: (
+        EmulatedKernel(**options),
+        f"{'the running sum l' if part == 'l' else 'the running output o'} stops at {keys} keys",
+    )
+    for name, (options, part, keys, _) in STALLS.items()
+}
+"""The sums above that stop, for the table in docs/audit-mutants.md."""

@@ -135,3 +135,16 @@ def test_a_kernel_without_lse_is_skipped():
     examination = examine(plain, "LSE")
     assert examination.verdict.outcome == "skip"
     assert [each.reason for each in examination.skipped] == ["the kernel returns no lse"]
+
+
+MUTANTS = {
+    f"the lse is {name}": (TwoPass(lse=formula), f"the lse is {name}")
+    for name, formula in CONVENTIONS.items()
+} | {
+    "a part without keys has lse 0": (
+        TwoPass(empty_lse=0.0),
+        "a part without keys has weight in a merge: its lse is 0",
+    ),
+    "the lse in bfloat16": (TwoPass(lse_dtype=ml_dtypes.bfloat16), "the lse is returned in bfloat16"),
+}
+"""Of the faults above, those of the table in docs/audit-mutants.md."""

@@ -214,3 +214,7 @@ def test_a_kernel_that_refuses_is_skipped():
     examination = examine(refuses, "RANGE")
     assert messages(examination) == []
     assert len(examination.skipped) == 4
+
+
+MUTANTS = {name: (kernel, cause) for name, (kernel, cause, _) in CAUSES.items()}
+"""The faults above, for the table in docs/audit-mutants.md."""

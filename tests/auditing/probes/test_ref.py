@@ -192,3 +192,11 @@ def test_facts_hold_an_entry_for_each_kind_of_data():
 def test_the_exact_kernel_has_no_ratio_to_exceed():
     examination = examine(lambda q, k, v: golden_attention(q, k, v).output.astype(q.dtype), "REF")
     assert max(examination.facts["reference_ratio"].value.values()) < 1.0
+
+
+MUTANTS = {
+    name: (kernel, f"it is the answer of {same_as}" if same_as else "times the bound")
+    for name, (kernel, same_as) in WRONG.items()
+    if name != "not finite"
+} | {"not finite": (last_head_nan, "error on repeated maximum data: not finite")}
+"""The faults above, for the table in docs/audit-mutants.md."""

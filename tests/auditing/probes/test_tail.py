@@ -233,3 +233,7 @@ def test_a_quick_sweep_keeps_the_kinds_of_size():
         assert sweep.sizes, sweep.name
     kept = {size for sweep in quick for size in sweep.sizes if sweep.name == "n"}
     assert {1, 7, 64, 129, 513} <= kept
+
+
+MUTANTS = {name: (kernel, f"wrong for {patterns[0]}") for name, (kernel, patterns) in WRONG.items()}
+"""The faults above, for the table in docs/audit-mutants.md."""

@@ -3,8 +3,7 @@
 import numpy as np
 
 from softcarry.auditing.examination import CaseRefused, Examination
-
-_REPEATS = 3  # of the same call, before a difference counts as the mask's doing
+from softcarry.auditing.probes._bits import differing_rows, repeats
 
 
 def compare_neighbours(
@@ -27,11 +26,11 @@ def compare_neighbours(
     emptied : list of int
     """
     alone = examination.call(*inputs, mask=mask)
-    differs = _differing(outcome, alone)
+    differs = differing_rows(outcome, alone)
     differs[:, :, emptied] = False
     if not differs.any():
         return
-    if any(_differing(alone, examination.call(*inputs, mask=mask)).any() for _ in range(_REPEATS)):
+    if not repeats(examination, alone, *inputs, mask=mask):
         examination.skip(
             f"bits of rows beside empty ones ({case})", "the kernel does not give the same bits twice"
         )
@@ -48,16 +47,6 @@ def compare_neighbours(
         },
         remedy="keep m, l and o of a row to itself: an empty row's maximum or NaN has reached its neighbours",
     )
-
-
-def _differing(one, other):
-    """Which rows (b, h, tq) are not the same bits."""
-    differs = ~_same(one.output, other.output).all(axis=-1)
-    return differs if one.lse is None else differs | ~_same(one.lse, other.lse)
-
-
-def _same(a, b):
-    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def judge_live_rows(
@@ -88,7 +77,7 @@ def judge_live_rows(
         return
     lost = ~np.isfinite(output)
     if not lost.any():
-        wrong &= _accurate_without_mask(examination, golden.scores, rows, wrong, q, k, v)
+        wrong &= accurate_without_mask(examination, golden.scores, rows, wrong, q, k, v)
         if not wrong.any():
             what = f"values of rows with keys ({case})"
             examination.skip(what, "without a mask they are beyond their error bound already")
@@ -119,8 +108,25 @@ def judge_live_rows(
         )
 
 
-def _accurate_without_mask(examination, scores, rows, wrong, q, k, v):
-    """Which of the wrong rows are right on all keys, and where the kernel gets only those they attend to."""
+def accurate_without_mask(examination: Examination, scores, rows, wrong, q, k, v) -> np.ndarray:
+    """Find which of the wrong rows are right on all keys, and where the kernel gets only their own keys.
+
+    Parameters
+    ----------
+    examination : Examination
+    scores : ndarray
+        (b, h, tq, tk), −inf at the keys that a row does not attend to.
+    rows : sequence of int
+        The rows that ``wrong`` has.
+    wrong : ndarray
+        (b, h, len(rows), dv) bool.
+    q, k, v : ndarray
+
+    Returns
+    -------
+    ndarray
+        Of the shape of ``wrong``, True in those of its rows.
+    """
     accurate = np.zeros(wrong.shape, bool)
     if not _within_bound(examination, q, k, v).all():
         return accurate

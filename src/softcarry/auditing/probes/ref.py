@@ -206,8 +206,12 @@ def _report_beyond(examination, comparison, errors, excess, v):
 
 
 def _report_ratio(examination, comparison, errors, inputs):
+    from softcarry.numerics import get_format
+
     q, k, v = inputs
-    plain = plain_attention(q, k, v, examination.output_format.round)
+    # A kernel whose output is wider than its scores is declared to round those: so does the plain formula.
+    formats = (examination.output_format, get_format(examination.model.score_format))
+    plain = plain_attention(q, k, v, min(formats, key=lambda each: each.mantissa_bits).round)
     ratios = {}
     for head, kind in enumerate(KINDS):
         own = comparison.error[:, head]
