@@ -13,11 +13,11 @@ class InProcess(Examination):
         return self.call(q, k, v, **options)
 
 
-def examine(kernel, check, *, dtype="float32", seed=0, isolate=False, contract=None, **declared):
+def examine(kernel, check, *, dtype="float32", seed=0, isolate=False, contract=None, quick=False, **declared):
     """The finished examination of a NumPy kernel by one check."""
     subject = kernel if isinstance(kernel, Subject) else Subject(kernel, arrays="numpy", **declared)
     kind = Examination if isolate else InProcess
-    examination = kind(subject, dtype, check=check, seed=seed, contract=Contract.of(contract))
+    examination = kind(subject, dtype, check=check, seed=seed, contract=Contract.of(contract), quick=quick)
     load_probe(check)(examination)
     return examination
 

@@ -105,6 +105,17 @@ def test_values_behind_a_mask_do_not_count_unless_the_softmax_weighs_them():
     assert np.isnan(softmax_subject(sound, arrays="numpy").kernel(q, k, v).item())
 
 
+def test_a_nan_in_one_column_of_values_leaves_the_others_as_they_are_to_the_bit():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, t, 8)).astype(np.float32) for t in (3, 200, 200))
+    kernel = softmax_subject(sound, arrays="numpy").kernel
+    plain = kernel(q, k, v)
+    v[0, 0, 77, 2] = np.nan
+    poisoned = kernel(q, k, v)
+    assert np.isnan(poisoned[..., 2]).all()
+    assert np.array_equal(np.delete(poisoned, 2, axis=-1), np.delete(plain, 2, axis=-1))
+
+
 def test_a_score_that_overflows_the_dtype_is_not_asked_of_the_softmax():
     subject = softmax_subject(sound, arrays="numpy", dtypes="float16")
     q = np.full((1, 1, 1, 1), 300.0, np.float16)

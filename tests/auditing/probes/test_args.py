@@ -172,3 +172,11 @@ def test_a_layout_of_tokens_first_is_kept(here):
         lambda q, k, v: tokens_first(q, k[:, : v.shape[1]], v[:, : k.shape[1]]), arrays="numpy", layout="bthd"
     )
     assert any("leaves out the values without keys" in message for message in messages(examine(cut, "ARGS")))
+
+
+def test_a_quick_audit_starts_no_process():
+    from softcarry.auditing.examination import Examination
+
+    quick = Examination(Subject(blocked_attention, arrays="numpy"), "float32", check="ARGS", quick=True)
+    args.probe(quick)
+    assert quick.verdict.outcome == "skip"

@@ -114,7 +114,10 @@ MUTANTS = {
         Selecting(fill=-30.0),
         "large numbers in V behind a boolean mask, a causal mask and a length change the output",
     ),
-    "lengths rounded up to whole pages": (Selecting(pad_lengths=16), "behind a length"),
+    "lengths rounded up to whole pages": (
+        Selecting(pad_lengths=16),
+        "keys behind a length take part in the output",
+    ),
     "one scale of V for all heads": (
         Selecting(scale_of_all=True),
         "in V of one head reach other heads or batch entries",
@@ -185,7 +188,7 @@ def test_an_additive_mask_is_only_classified():
 def test_a_kernel_without_options_is_asked_about_other_heads_only():
     examination = examine(plain, "POISON")
     assert messages(examination) == []
-    assert examination.calls == 3
+    assert examination.calls == 5
     assert {skip.what for skip in examination.skipped} == {
         "what boolean masks hide",
         "what causal masks hide",
@@ -221,6 +224,25 @@ def test_a_refused_mask_does_not_end_the_check():
     examination = examine(kernel, "POISON")
     assert messages(examination) == [f"{NON_FINITE} V behind a causal mask reach the output"]
     assert any("no masks today" in skip.reason for skip in examination.skipped)
+
+
+def test_a_mask_that_hides_nothing_is_said_to():
+    def ignores(q, k, v, *, mask=None):
+        return Selecting()(q, k, v)
+
+    assert messages(examine(ignores, "POISON")) == ["keys behind a boolean mask take part in the output"]
+
+
+def test_numbers_that_are_refused_leave_the_others_to_be_examined():
+    def kernel(q, k, v, *, mask=None):
+        if np.abs(np.nan_to_num(k, posinf=0.0, neginf=0.0)).max() > 1e29:
+            msg = "a score overflows"
+            raise ValueError(msg)
+        return Selecting(add=True)(q, k, v, mask=mask)
+
+    examination = examine(kernel, "POISON")
+    assert messages(examination) == [f"{NON_FINITE} K behind a boolean mask reach the output"]
+    assert any("a score overflows" in skip.reason for skip in examination.skipped)
 
 
 def test_the_longest_row_of_the_contract_is_kept_to():

@@ -47,6 +47,13 @@ def test_a_mask_that_float16_does_not_hold_is_refused():
         prepare(load_subject(NAME), "float32")(q, k, v, mask=np.where(mask, 0.0, 1.0 + 2.0**-20))
 
 
+def test_a_mask_of_one_row_counts_for_all_queries():
+    q, k, v, mask = problem()
+    calling = prepare(load_subject(NAME), "float32")
+    one = calling(q, k, v, mask=mask[None, None, :1], broadcast_mask=False).output
+    assert np.array_equal(one, calling(q, k, v, mask=np.broadcast_to(mask[:1], mask.shape)).output)
+
+
 def test_a_mask_beyond_float16_hides_its_keys():
     q, k, v, mask = problem()
     calling = prepare(load_subject(NAME), "float32")

@@ -5,9 +5,17 @@ import pytest
 
 import oracle
 from examining import examine, messages
+from softcarry.auditing._calling import KernelRaisedError, prepare
 from softcarry.auditing.subjects import KNOWN, load_subject
 from softcarry.auditing.subjects.onnxruntime_attention import attention_kernel
-from subject_cases import check_case, check_grouped_heads, dtypes_of_results, row_without_keys, supported
+from subject_cases import (
+    check_case,
+    check_grouped_heads,
+    dtypes_of_results,
+    problem,
+    row_without_keys,
+    supported,
+)
 
 pytest.importorskip("onnxruntime", reason='needs pip install "softcarry[subjects]"')
 pytest.importorskip("onnx", reason='needs pip install "softcarry[subjects]"')
@@ -27,6 +35,12 @@ def test_grouped_heads_are_taken():
 def test_outputs_have_the_dtype_of_the_inputs_and_there_is_no_lse():
     expected = {dtype: (dtype, "") for dtype in KNOWN[NAME].dtypes}
     assert dtypes_of_results(load_subject(NAME)) == expected
+
+
+def test_causal_beside_lengths_is_refused_as_it_means_something_else():
+    q, k, v, _ = problem()
+    with pytest.raises(KernelRaisedError, match="the diagonal ends at each length"):
+        prepare(load_subject(NAME), "float32")(q, k, v, causal=True, kv_lengths=np.array([3, 5]))
 
 
 def test_a_row_without_keys_is_0():

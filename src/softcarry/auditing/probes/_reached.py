@@ -212,7 +212,9 @@ def report(examination: Examination, seen: dict) -> None:
     """
     merged: dict[tuple[str, str], dict[str, list]] = {}
     for (kind, operand, how), cases in seen.items():
-        merged.setdefault((kind, operand), {}).setdefault(how, []).extend(cases)
+        # Where it spread to is the same fault for one infinity and for two.
+        what = operand[-1] if kind == "spread" else operand
+        merged.setdefault((kind, what), {}).setdefault(how, []).extend(cases)
     for (kind, operand), cases in merged.items():
         every = [case for listed in cases.values() for case in listed]
         everywhere = {case.get("beside", "") for case in every}

@@ -36,6 +36,7 @@ _REMEDIES = {
     "K": "select masked scores away before the maximum is taken: NaN − inf and inf − inf are NaN",
     "V": "select values of weight 0 away, or write zeros over them, before P·V: 0 · NaN and 0 · inf are NaN",
     "finite": "give masked keys the score −inf, so that their weight is exactly 0 and not merely small",
+    "hidden": "apply that mask, aligned as declared; see CAUSAL for its geometry and MASKREP for its reading",
     "head": "index K and V by batch entry and head; nothing of a row may be shared over them",
 }
 
@@ -101,10 +102,12 @@ def poisons(examination: Examination) -> dict[str, list[float]]:
     }
 
 
-def _leaks(examination, hiding):
+def _leaks(examination, hiding, judged=True):
     """List (operand, whether it is finite, the leak) of what got through, at most one of each."""
     try:
         clean = examination.call(*hiding.inputs, **hiding.options)
+        if judged and _take_part(examination, hiding, clean):
+            return []
         leaks = [
             (operand, finite, leak)
             for operand in ("K", "V")
@@ -122,23 +125,58 @@ def _leaks(examination, hiding):
         return []
 
 
+def _take_part(examination, hiding, clean):
+    """Whether ordinary numbers at the hidden keys change the output: then those are not hidden at all."""
+    tolerance = 2.0 * examination.bound(*hiding.inputs, **hiding.options).output
+    for operand in ("K", "V"):
+        given = _with_values(hiding, operand, [1.0])
+        changes = np.abs(examination.call(*given, **hiding.options).output - clean.output)
+        seen = (changes > tolerance).any(axis=-1) & hiding.rows
+        if seen.any() and repeats(examination, clean, *hiding.inputs, **hiding.options):
+            at = tuple(int(x) for x in np.argwhere(seen)[0])
+            masked = bool(hiding.options)
+            examination.fail(
+                f"keys behind {hiding.name} take part in the output"
+                if masked
+                else f"ordinary numbers in {operand} of one head change {hiding.name}",
+                evidence={
+                    "changed": f"{operand} is 1 at the hidden keys",
+                    "batch, head, row": at,
+                    "largest change": changes[at].max(),
+                    "rows that change": f"{int(seen.sum())} of {int(hiding.rows.sum())}",
+                },
+                remedy=_REMEDIES["hidden" if masked else "head"],
+            )
+            return True
+    return False
+
+
 def _leaks_of(examination, hiding, operand, clean):
     """List (whether it is finite, the leak): all values at once, and one kind after another if that shows."""
     values = poisons(examination)
-    together = _changed(examination, hiding, operand, clean, list(chain(*values.values())))
-    if together is None:
-        return []
-    alone = {
-        name: evidence
-        for name, kind in values.items()
-        if (evidence := _changed(examination, hiding, operand, clean, kind)) is not None
-    }
+    together = None
+    try:
+        together = _changed(examination, hiding, operand, clean, list(chain(*values.values())))
+        if together is None:
+            return []
+    except CaseRefused:  # one of them, perhaps: a score that overflows
+        pass
+    alone = {}
+    for name, kind in values.items():
+        try:
+            evidence = _changed(examination, hiding, operand, clean, kind)
+        except CaseRefused:
+            continue
+        if evidence is not None:
+            alone[name] = evidence
     leaks = []
     for finite in (False, True):
         names = [name for name in alone if np.isfinite(values[name][0]) == finite]
         if names:
             leaks.append((finite, Leak(names, alone[names[0]])))
-    return leaks or [(False, Leak(["all of these together"], together))]
+    if not leaks and together is not None:
+        leaks.append((False, Leak(["NaN, infinities and numbers together"], together)))
+    return leaks
 
 
 def _by_operand(leaks):
@@ -148,19 +186,23 @@ def _by_operand(leaks):
     return found
 
 
-def _changed(examination, hiding, operand, clean, values):
-    """Call with values at the hidden keys, one after the other; return evidence if a row notices, or None.
-
-    Without the outcome ``clean`` of the call without them, a row notices by what is not finite.
-    """
+def _with_values(hiding, operand, values):
+    """Return q, k and v with values at the hidden keys of K or V, one after the other."""
     q, k, v = hiding.inputs
     poisoned = (k if operand == "K" else v).copy()
     for place in np.argwhere(hiding.keys.any(axis=-1)):
         at = tuple(place)
         keys = np.flatnonzero(hiding.keys[at])
         poisoned[at][keys] = np.resize(values, keys.size)[:, None]
-    given = (q, poisoned, v) if operand == "K" else (q, k, poisoned)
-    outcome = examination.call(*given, **hiding.options)
+    return (q, poisoned, v) if operand == "K" else (q, k, poisoned)
+
+
+def _changed(examination, hiding, operand, clean, values):
+    """Call with values at the hidden keys, one after the other; return evidence if a row notices, or None.
+
+    Without the outcome ``clean`` of the call without them, a row notices by what is not finite.
+    """
+    outcome = examination.call(*_with_values(hiding, operand, values), **hiding.options)
     lost = ~np.isfinite(outcome.output).all(axis=-1)
     differs = hiding.rows & (lost if clean is None else differing_rows(outcome, clean))
     if not differs.any():
@@ -199,7 +241,7 @@ def _listed(names):
 def _classify_additive(examination):
     hiding = behind_additive_mask(examination)
     through = {"K": [], "V": []}
-    for operand, _, leak in _leaks(examination, hiding):
+    for operand, _, leak in _leaks(examination, hiding, judged=False):
         through[operand] += leak.poison
     examination.fact(
         "poison through an additive mask",
