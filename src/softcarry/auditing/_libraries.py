@@ -55,7 +55,8 @@ def to_library(x, library, dtype, device=""):
     import jax
 
     handed = jax.device_put(narrow, jax.devices(device)[0]) if device else jax.numpy.asarray(narrow)
-    if handed.dtype != narrow.dtype:
+    # Without x64 JAX keeps integers in 32 bits, which are enough for lengths.
+    if narrow.dtype.kind not in "iu" and handed.dtype != narrow.dtype:
         msg = f"jax turns {dtype} into {handed.dtype}; set jax_enable_x64 to audit {dtype}"
         raise TypeError(msg)
     return handed
@@ -93,7 +94,8 @@ def to_float64(x):
             x = x.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
         else:
             x = x.numpy()
-    return np.asarray(x).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # of a signalling NaN, which memory that nobody wrote may hold
+        return np.asarray(x).astype(np.float64)
 
 
 def numpy_dtype(dtype):

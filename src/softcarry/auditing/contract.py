@@ -56,7 +56,7 @@ class Contract:
         Dtypes that the kernel must take; one that it refuses is a finding. Default: none is promised.
     options : iterable of str
         Options that the kernel must take ("mask", "causal", "scale", "softcap", "window", "kv_lengths",
-        "dropout", "sinks"); one that it lacks is a finding. Default: none is promised.
+        "dropout", "sinks", "splits"); one that it lacks is a finding. Default: none is promised.
     longest_n : int, optional
         The longest row of keys that the kernel is made for: no check makes it longer than this, and GROWTH
         goes up to it. The default leaves the lengths to the checks.

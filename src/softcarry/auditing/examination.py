@@ -176,8 +176,15 @@ class Examination:
             q, k, v, causal=self.causal if causal else False, alignment=alignment, **options
         )
 
-    def bound(self, q, k, v, *, scale=None, **options):
+    def bound(self, q, k, v, *, scale=None, model=None, **options):
         """Bound the error of the same call a priori, by ``numerics.attention_error_bound``.
+
+        Parameters
+        ----------
+        q, k, v, scale, **options
+            As for ``call``.
+        model : CarryModel, optional
+            Instead of the kernel's ``model``.
 
         Returns
         -------
@@ -195,7 +202,7 @@ class Examination:
             v,
             depth=q.shape[-1],
             input_format=self.format,
-            model=self.model,
+            model=model or self.model,
             output_format=self.output_format,
             lse_format=self.calling.lse_dtype or "float32",
         )

@@ -145,7 +145,7 @@ def golden_attention(
             total = total + np.exp(sinks - shift)
         lse = np.where(total == 0.0, -np.inf, shift + np.log(total))
         weights = terms / np.where(total == 0.0, 1.0, total)
-        return Golden(_weigh(weights, v, attended=~np.isneginf(scores)), lse[..., 0], scores, weights)
+        return Golden(weigh(weights, v, attended=~np.isneginf(scores)), lse[..., 0], scores, weights)
 
 
 def _window_mask(queries, keys, window, alignment):
@@ -155,15 +155,37 @@ def _window_mask(queries, keys, window, alignment):
     return (after >= (-np.inf if left is None else -left)) & (after <= (np.inf if right is None else right))
 
 
-def _weigh(weights, values, attended):
-    """Multiply weights by values; a value that is not finite counts only in rows that attend to its key."""
-    finite = np.isfinite(values).all(axis=-1)
-    output = _products(weights, np.where(finite[..., None], values, 0.0))
-    for index in np.argwhere(~finite):
+def weigh(weights, values, attended):
+    """Multiply weights by values; a value that is not finite counts only in rows that attend to its key.
+
+    Parameters
+    ----------
+    weights : ndarray
+        (b, h, tq, tk) float64.
+    values : ndarray
+        (b, h, tk, dv) float64.
+    attended : ndarray
+        (b, h, tq, tk) bool.
+
+    Returns
+    -------
+    ndarray
+        (b, h, tq, dv) float64, summed pairwise.
+
+    Examples
+    --------
+    >>> values = np.array([[[[1.0], [np.nan]]]])
+    >>> weigh(np.array([[[[1.0, 0.0]]]]), values, np.array([[[[True, False]]]])).item()
+    1.0
+    """
+    finite = np.isfinite(values)
+    output = _products(weights, np.where(finite, values, 0.0))
+    for index in np.argwhere(~finite.all(axis=-1)):
         *group, key = index
         at = tuple(group)
-        terms = weights[(*at, slice(None), key)][:, None] * values[(*at, key)][None, :]
-        output[at] += np.where(attended[(*at, slice(None), key)][:, None], terms, 0.0)
+        columns = ~finite[(*at, key)]
+        terms = weights[(*at, slice(None), key)][:, None] * values[(*at, key)][columns]
+        output[at][:, columns] += np.where(attended[(*at, slice(None), key)][:, None], terms, 0.0)
     return output
 
 

@@ -21,6 +21,7 @@ ALIASES = {
     "kv_lengths": ("kv_lengths",),
     "dropout": ("dropout", "dropout_p"),
     "sinks": ("sinks",),
+    "splits": ("splits", "num_splits"),
 }
 """The options that the audit knows, each with the keywords under which kernels take it.
 
@@ -28,6 +29,7 @@ mask: (b, h, tq, tk) or what broadcasts to it, boolean (True = attend) or added 
 scale: float. softcap: float c, for c · tanh(s / c) before masks. window: (left, right), how many keys before
 and after the diagonal of the causal mask are seen, None for all. kv_lengths: (b,) integers, keys at or beyond
 are not seen. dropout: probability with which a weight is set to 0. sinks: (h,) scores of keys without value.
+splits: int, into how many pieces the keys are cut, whose carries are merged.
 """
 
 
@@ -50,9 +52,9 @@ class Subject:
         The dtypes to audit: "float64", "float32", "bfloat16", "float16".
     options : iterable of str or mapping, optional
         The options that the kernel takes, of "mask", "causal", "scale", "softcap", "window", "kv_lengths",
-        "dropout" and "sinks" or the aliases in ``ALIASES``; a mapping gives the keyword for each. The default
-        reads the signature. Masks are handed over as booleans, True = attend, or as floats in the kernel's
-        dtype, to be added to the scores.
+        "dropout", "sinks" and "splits" or the aliases in ``ALIASES``; a mapping gives the keyword for each.
+        The default reads the signature. Masks are handed over as booleans, True = attend, or as floats in the
+        kernel's dtype, to be added to the scores.
     lse : {"e", "2"}, optional
         Unit of a returned lse: natural log or log2. Undeclared, it is taken for natural, and check LSE says
         whether it is.

@@ -1,5 +1,8 @@
 """A Triton kernel in the interpreter as a subject: called rightly, sound; the interpreter's fault found."""
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -95,3 +98,28 @@ def test_products_in_bfloat16_are_found_to_be_wrong():
 
     found = messages(examine(load_subject(NAME), "REF", dtype="bfloat16"))
     assert found, f"triton {__version__} multiplies bfloat16 rightly: say so in the adapter"
+
+
+AS_A_COMPILER = """
+import triton
+import torch
+from softcarry.auditing.subjects import load_subject
+x = torch.zeros(1, 1, 2, 16)
+try:
+    load_subject("triton-flash").kernel(x, x, x)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_compiles_is_told_that_it_can_not_interpret():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    run = subprocess.run(
+        [sys.executable, "-c", AS_A_COMPILER],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert "run this subject alone, or set TRITON_INTERPRET=1 from the start" in run.stdout, run.stderr

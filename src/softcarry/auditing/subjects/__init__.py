@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from softcarry.auditing.subjects._third_parties import third_parties
 from softcarry.errors import MissingDependencyError, SubjectError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class KnownSubject:
     factory : str
         "module:function" of the adapter, which returns the Subject.
     dtypes : tuple of str
-        The dtypes in which it is audited.
+        The dtypes in which it is audited; nothing, where only loading it tells.
     requires : str
         The module it needs beyond softcarry's own dependencies, or nothing.
     install : str
@@ -60,6 +61,16 @@ _TORCH = {
     "requires": "torch",
     "install": 'pip install "softcarry[torch]"',
 }
+_JAX = {
+    "dtypes": ("float32", "bfloat16"),
+    "requires": "jax",
+    "install": 'pip install "softcarry[jax]"',
+}
+
+_SUBJECTS = 'pip install "softcarry[subjects]"'
+# With its dependencies, ExecuTorch would bring another torch.
+_EXECUTORCH = "pip install --no-deps executorch, and pip install ruamel.yaml tabulate pyyaml,"
+_HALVES = ("float32", "bfloat16", "float16")
 
 _TABLE = (
     KnownSubject(
@@ -99,16 +110,229 @@ _TABLE = (
         **_TORCH,
     ),
     KnownSubject(
+        "torch-flex",
+        "torch's flex_attention, called plainly: the whole score matrix",
+        "softcarry.auditing.subjects.torch_flex:eager",
+        **{**_TORCH, "dtypes": _ALL},
+    ),
+    KnownSubject(
+        "torch-flex-compiled",
+        "torch's flex_attention through torch.compile: a C++ kernel, built for minutes the first time",
+        "softcarry.auditing.subjects.torch_flex:compiled",
+        **_TORCH,
+    ),
+    KnownSubject(
+        "torch-multihead",
+        "torch.nn.MultiheadAttention with need_weights=False",
+        "softcarry.auditing.subjects.torch_multihead:without_weights",
+        **_TORCH,
+    ),
+    KnownSubject(
+        "torch-multihead-weights",
+        "torch.nn.MultiheadAttention with need_weights=True",
+        "softcarry.auditing.subjects.torch_multihead:with_weights",
+        **_TORCH,
+    ),
+    KnownSubject(
+        "jax-dot-product",
+        "jax.nn.dot_product_attention, with its lse",
+        "softcarry.auditing.subjects.jax_attention:dot_product",
+        **_JAX,
+    ),
+    KnownSubject(
+        "pallas-mha",
+        "jax's Pallas attention for GPUs, interpreted, with its lse",
+        "softcarry.auditing.subjects.pallas_attention:multi_head",
+        **_JAX,
+    ),
+    KnownSubject(
+        "onnxruntime-attention",
+        "ONNX Runtime's Attention of the ONNX standard (opset 23 and later)",
+        "softcarry.auditing.subjects.onnxruntime_attention:attention",
+        ("float64", "float32", "float16"),
+        requires="onnxruntime",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "onnxruntime-mha",
+        "ONNX Runtime's com.microsoft MultiHeadAttention",
+        "softcarry.auditing.subjects.onnxruntime_multi_head:multi_head",
+        ("float32", "float16"),
+        requires="onnxruntime",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "onnxruntime-gqa",
+        "ONNX Runtime's com.microsoft GroupQueryAttention, as decoding and prompts call it",
+        "softcarry.auditing.subjects.onnxruntime_grouped_query:grouped_query",
+        ("float32", "float16"),
+        requires="onnxruntime",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "openvino-sdpa",
+        "OpenVINO's scaled_dot_product_attention on the CPU, in float32 inside",
+        "softcarry.auditing.subjects.openvino_sdpa:sdpa",
+        _HALVES,
+        requires="openvino",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "mlx-sdpa",
+        "MLX's fast.scaled_dot_product_attention on the CPU",
+        "softcarry.auditing.subjects.mlx_sdpa:sdpa",
+        _HALVES,
+        requires="mlx",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "ggml-flash",
+        "ggml's flash_attn_ext on the CPU, as in llama.cpp",
+        "softcarry.auditing.subjects.ggml_flash:flash",
+        _HALVES,
+        requires="xllamacpp",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "tinygrad-sdpa",
+        "tinygrad's Tensor.scaled_dot_product_attention on its CPU device",
+        "softcarry.auditing.subjects.tinygrad_sdpa:sdpa",
+        ("float32", "float16"),
+        requires="tinygrad",
+        install="pip install tinygrad, and clang from the system's packages,",
+    ),
+    KnownSubject(
+        "executorch-sdpa",
+        "ExecuTorch's custom_sdpa, which its language models call",
+        "softcarry.auditing.subjects.executorch_sdpa:sdpa",
+        _HALVES,
+        requires="executorch",
+        install=_EXECUTORCH,
+    ),
+    KnownSubject(
+        "torch-softmax",
+        "torch.softmax alone, between exact scores and an exact product",
+        "softcarry.auditing.subjects.softmaxes:torch_softmax",
+        _ALL,
+        requires="torch",
+        install='pip install "softcarry[torch]"',
+    ),
+    KnownSubject(
+        "jax-softmax",
+        "jax.nn.softmax alone",
+        "softcarry.auditing.subjects.softmaxes:jax_softmax",
+        _HALVES,
+        requires="jax",
+        install='pip install "softcarry[jax]"',
+    ),
+    KnownSubject(
+        "scipy-softmax",
+        "scipy.special.softmax alone",
+        "softcarry.auditing.subjects.softmaxes:scipy_softmax",
+        ("float64", "float32"),
+        requires="scipy",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "softcarry-softmax",
+        "softcarry.softmax alone",
+        "softcarry.auditing.subjects.softmaxes:softcarry_softmax",
+        _ALL,
+    ),
+    KnownSubject(
+        "tract-softmax",
+        "tract's softmax alone",
+        "softcarry.auditing.subjects.tract_softmax:softmax",
+        ("float64", "float32", "float16"),
+        requires="tract",
+        install=_SUBJECTS,
+    ),
+    KnownSubject(
+        "executorch-softmax",
+        "the softmax kernel of ExecuTorch's runtime alone",
+        "softcarry.auditing.subjects.executorch_softmax:softmax",
+        _HALVES,
+        requires="executorch",
+        install=_EXECUTORCH,
+    ),
+    KnownSubject(
+        "keras-tensorflow",
+        "keras.ops.nn.dot_product_attention on TensorFlow",
+        "softcarry.auditing.subjects.keras_attention:on_tensorflow",
+        ("float32", "bfloat16", "float16"),
+        "tensorflow",
+        'pip install "softcarry[subjects]"',
+    ),
+    KnownSubject(
+        "keras-tensorflow-xla",
+        "keras.ops.nn.dot_product_attention on TensorFlow, compiled by XLA",
+        "softcarry.auditing.subjects.keras_attention:on_tensorflow_xla",
+        ("float32", "bfloat16"),
+        "tensorflow",
+        'pip install "softcarry[subjects]"',
+    ),
+    KnownSubject(
+        "keras-torch",
+        "keras.ops.nn.dot_product_attention on torch",
+        "softcarry.auditing.subjects.keras_attention:on_torch",
+        ("float32", "bfloat16", "float16"),
+        "keras",
+        'pip install "softcarry[subjects]"',
+    ),
+    KnownSubject(
+        "triton-flash",
+        "a flash attention kernel of softcarry's own in Triton, interpreted, with its lse",
+        "softcarry.auditing.subjects.triton_attention:flash",
+        ("float32", "bfloat16", "float16"),
+        "triton",
+        'pip install "softcarry[subjects]"',
+    ),
+    KnownSubject(
+        "flash-attn",
+        "flash-attn's flash_attn_func, with its lse; needs a CUDA device",
+        "softcarry.auditing.subjects.flash_attn:flash",
+        ("bfloat16", "float16"),
+        "flash_attn",
+        "pip install flash-attn",
+    ),
+    KnownSubject(
+        "flashinfer",
+        "FlashInfer's single_prefill_with_kv_cache, with its lse; needs a CUDA device",
+        "softcarry.auditing.subjects.flashinfer:single_prefill",
+        ("bfloat16", "float16"),
+        "flashinfer",
+        "pip install flashinfer-python",
+    ),
+    KnownSubject(
+        "xformers",
+        "xFormers' memory_efficient_attention, with its lse; needs a CUDA device",
+        "softcarry.auditing.subjects.xformers:memory_efficient",
+        ("float32", "bfloat16", "float16"),
+        "xformers",
+        "pip install xformers",
+    ),
+    KnownSubject(
         "control-bfloat16-carry",
         "CONTROL, wrong on purpose: l and o kept in bfloat16, one key a block",
         "softcarry.auditing.subjects.controls:bfloat16_carry",
         ("float32",),
         control=True,
     ),
+    KnownSubject(
+        "control-numpy-softmax",
+        "CONTROL: NumPy's softmax on the bfloat16 of ml_dtypes, whose sums stop at 256",
+        "softcarry.auditing.subjects.softmaxes:numpy_softmax",
+        ("bfloat16",),
+        control=True,
+    ),
 )
 
-KNOWN: Mapping[str, KnownSubject] = MappingProxyType({entry.name: entry for entry in _TABLE})
-"""The known subjects by name, in the order in which an audit of all of them goes."""
+_OWN = {entry.name: entry for entry in _TABLE}
+
+KNOWN: Mapping[str, KnownSubject] = MappingProxyType(
+    _OWN | {found.name: KnownSubject(*found, dtypes=()) for found in third_parties(taken=_OWN)}
+)
+"""The known subjects by name, in the order in which an audit of all of them goes, other packages' last."""
 
 
 def load_subject(name: str) -> "Subject":
@@ -143,15 +367,21 @@ def load_subject(name: str) -> "Subject":
             "and module:function audits your own"
         )
         raise SubjectError(msg)
+    from softcarry.auditing.subject import Subject
+
     entry = KNOWN[name]
     if not entry.available:
         msg = f"subject {name!r} needs {entry.requires}, which is not installed; {entry.install} installs it"
         raise MissingDependencyError(msg)
     module, _, function = entry.factory.partition(":")
     try:
-        return getattr(import_module(module), function)()
+        subject = getattr(import_module(module), function)()
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         hint = f"; {entry.install} may mend it" if entry.install else ""
         msg = f"subject {name!r} does not load: {type(error).__name__}: {first}{hint}"
         raise MissingDependencyError(msg) from error
+    if not isinstance(subject, Subject):
+        msg = f"subject {name!r} is no Subject: {entry.factory} returned a {type(subject).__name__}"
+        raise SubjectError(msg)
+    return subject

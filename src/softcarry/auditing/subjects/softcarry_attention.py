@@ -49,7 +49,20 @@ def prefill() -> Subject:
     return _subject("softcarry-attention-prefill", prefill_kernel, "numpy")
 
 
-def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
+def attention_kernel(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    causal=False,
+    scale=None,
+    softcap=None,
+    window=None,
+    kv_lengths=None,
+    sinks=None,
+    splits=None,
+):
     """Call ``softcarry.attention`` for the output and ``softcarry.attention_carry`` for the lse.
 
     Parameters
@@ -59,7 +72,12 @@ def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     mask : array, optional
         (b, h, tq, tk): boolean, True = attend, or floating, added to the scores.
     causal : bool
-    scale : float, optional
+    scale, softcap : float, optional
+    window : (left, right), optional
+    kv_lengths : integers (b,), optional
+    sinks : array (h,), optional
+    splits : int, optional
+        As of ``softcarry.attention``.
 
     Returns
     -------
@@ -76,16 +94,29 @@ def attention_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     """
     from softcarry._attention import attention, attention_carry
 
-    options = _options(mask, causal, scale)
+    options = _options(mask, causal, scale, softcap, window, kv_lengths, sinks, splits)
     return attention(q, k, v, **options), attention_carry(q, k, v, **options).lse
 
 
-def prefill_kernel(q, k, v, *, mask=None, causal=False, scale=None):
+def prefill_kernel(
+    q,
+    k,
+    v,
+    *,
+    mask=None,
+    causal=False,
+    scale=None,
+    softcap=None,
+    window=None,
+    kv_lengths=None,
+    sinks=None,
+    splits=None,
+):
     """Call ``softcarry.attention_carry`` with more queries before those given, and read off what is theirs.
 
     Parameters
     ----------
-    q, k, v, mask, causal, scale
+    q, k, v, mask, causal, scale, softcap, window, kv_lengths, sinks, splits
         As of `attention_kernel`, of NumPy.
 
     Returns
@@ -104,10 +135,13 @@ def prefill_kernel(q, k, v, *, mask=None, causal=False, scale=None):
     from softcarry._attention import attention_carry
     from softcarry.cpu.decode import MOST_ROWS
 
+    whole = (*q.shape[:3], k.shape[2])
     q = _behind(q, MOST_ROWS, 0.0)
     if mask is not None:
+        mask = np.broadcast_to(mask, whole)
         mask = _behind(mask, MOST_ROWS, False if mask.dtype == bool else -np.inf)
-    carry = attention_carry(q, k, v, **_options(mask, causal, scale))
+    options = _options(mask, causal, scale, softcap, window, kv_lengths, sinks, splits)
+    carry = attention_carry(q, k, v, **options)
     return carry.output[:, :, MOST_ROWS:], carry.lse[:, :, MOST_ROWS:]
 
 
@@ -117,13 +151,18 @@ def _behind(rows, count, fill):
     return np.concatenate([before, rows], axis=2)
 
 
-def _options(mask, causal, scale):
+def _options(mask, causal, scale, softcap, window, kv_lengths, sinks, splits):
     boolean = mask is not None and "bool" in str(mask.dtype)
     return {
         "mask": mask if boolean else None,
         "bias": None if boolean else mask,
         "causal": causal,
         "scale": scale,
+        "softcap": softcap,
+        "window": window,
+        "kv_lengths": kv_lengths,
+        "sinks": sinks,
+        "splits": splits,
     }
 
 

@@ -15,8 +15,8 @@ def flash() -> Subject:
     Returns
     -------
     Subject
-        Takes mask, is_causal and scale, separately and together. Its P is rounded to the dtype of its inputs
-        (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
+        Takes mask, is_causal and scale, separately and together, and refuses dropout. Its P is rounded to
+        the dtype of its inputs (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp).
     """
     return _subject("torch-sdpa-flash", flash_kernel)
 
@@ -27,7 +27,7 @@ def math() -> Subject:
     Returns
     -------
     Subject
-        Takes mask, is_causal and scale; refuses a mask beside is_causal. Returns no lse.
+        Takes mask, dropout_p, is_causal and scale; refuses a mask beside is_causal. Returns no lse.
     """
     return _subject("torch-sdpa-math", math_kernel)
 
@@ -43,7 +43,7 @@ def _subject(name, kernel):
     )
 
 
-def flash_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+def flash_kernel(q, k, v, *, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
     """Call the operator beneath ``F.scaled_dot_product_attention``'s flash path.
 
     Parameters
@@ -52,6 +52,8 @@ def flash_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
         (b, h, tq, d), (b, h, tk, d), (b, h, tk, d).
     attn_mask : torch.Tensor, optional
         Boolean, True = attend, or floating in the dtype of q.
+    dropout_p : float
+        The operator refuses all but 0.
     is_causal : bool
     scale : float, optional
 
@@ -60,16 +62,25 @@ def flash_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     output, lse : torch.Tensor
         (b, h, tq, d) in the dtype of q, and (b, h, tq) float32. An empty row has output 0 and lse 0. The
         process dies if tk is 0.
+
+    Raises
+    ------
+    ValueError
+        If the last axis of q, k or v is not of stride 1. The operator takes that for granted, reads beside
+        the view and says nothing; the public function does not choose its flash path then.
     """
     import torch
 
+    if any(x.stride(-1) != 1 for x in (q, k, v)):
+        msg = "the public function takes its flash path only where the last axis has stride 1"
+        raise ValueError(msg)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros(attn_mask.shape, dtype=q.dtype).masked_fill(~attn_mask, float("-inf"))
     operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    return operator(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)
+    return operator(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
 
 
-def math_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
+def math_kernel(q, k, v, *, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
     """Call ``F.scaled_dot_product_attention`` with only its MATH path allowed.
 
     Parameters
@@ -78,6 +89,8 @@ def math_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
         (b, h, tq, d), (b, h, tk, d), (b, h, tk, dv).
     attn_mask : torch.Tensor, optional
         Boolean, True = attend, or floating in the dtype of q.
+    dropout_p : float
+        Drawn from torch's global generator.
     is_causal : bool
     scale : float, optional
 
@@ -90,4 +103,6 @@ def math_kernel(q, k, v, *, attn_mask=None, is_causal=False, scale=None):
     from torch.nn.functional import scaled_dot_product_attention
 
     with sdpa_kernel(SDPBackend.MATH):
-        return scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale)
+        return scaled_dot_product_attention(
+            q, k, v, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+        )
