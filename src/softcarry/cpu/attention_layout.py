@@ -6,10 +6,9 @@ atomically, by every thread at every use.
 
 from typing import NamedTuple
 
-import numpy as np
 from numba import njit
 
-from softcarry.cpu.memory import element_size, load_byte, load_element, load_integer
+from softcarry.cpu.memory import element_size, load_byte, load_integer
 
 UNLIMITED = 2**40
 """How far a window reaches on a side where it has no limit."""
@@ -229,16 +228,3 @@ def allowed(problem, sequence, head, query, rows, first, last):
                 return SOME
             place += problem.mask.key
     return ALL if every_pair else NOTHING
-
-
-@njit
-def load_bias(element, address):
-    """Load a number of one of four element types in float64."""
-    if element == 0:
-        return np.float64(load_element(np.float32(0), address))
-    if element == 1:
-        return load_element(np.float64(0), address)
-    # Both readings of the bits, then one of them: LLVM 22 lost the branch of bfloat16 beside that of float16
-    # in one copy of a loop, and read the one as the other.
-    brain, half = load_element(np.uint16(0), address), load_element(np.int16(0), address)
-    return np.float64(brain if element == 2 else half)

@@ -13,7 +13,6 @@ from softcarry.cpu.attention_layout import (
     bias_address,
     first_key,
     last_key,
-    load_bias,
     mask_address,
     value_address,
 )
@@ -33,14 +32,13 @@ _NEAR = 2.0**-10
 """What rounding may make of a relative difference of 0 in a row of some 10⁸ keys."""
 
 
-@njit
-def _is_live(problem, sequence, head, query, key):
+@njit(forceinline=True)
+def _is_live(bias_element, problem, sequence, head, query, key):
     if problem.mask.address != 0 and load_byte(mask_address(problem, sequence, head, query, key)) == 0:
         return False
     if problem.bias.address == 0:
         return True
-    bias = load_bias(problem.bias.element, bias_address(problem, sequence, head, query, key))
-    return bias != -np.inf
+    return load_element(bias_element, bias_address(problem, sequence, head, query, key)) != -np.inf
 
 
 @njit
@@ -71,9 +69,23 @@ def write_common_value(element, problem, sequence, head, query, output, output_s
     ``run`` is the address of two integers, of which the caller knows that they are 0 at first: a range of
     keys that are known to have equal values, of the head of keys and the sequence of the last call.
     """
+    kind = problem.bias.element
+    # Chosen before any loop, for the reason that score_panel.add_bias gives.
+    if kind == 0:
+        _write(element, np.float32(0), problem, sequence, head, query, output, output_step, run)
+    elif kind == 1:
+        _write(element, np.float64(0), problem, sequence, head, query, output, output_step, run)
+    elif kind == 2:
+        _write(element, np.uint16(0), problem, sequence, head, query, output, output_step, run)
+    else:
+        _write(element, np.int16(0), problem, sequence, head, query, output, output_step, run)
+
+
+@njit
+def _write(element, bias_element, problem, sequence, head, query, output, output_step, run):
     kv_head = head // problem.group
     first, last = first_key(problem, sequence, query), last_key(problem, sequence, query)
-    while first < last and not _is_live(problem, sequence, head, query, first):
+    while first < last and not _is_live(bias_element, problem, sequence, head, query, first):
         first += 1
     if first >= last:
         return
@@ -90,7 +102,7 @@ def write_common_value(element, problem, sequence, head, query, output, output_s
     store_integer(run, start)
     store_integer(run + 8, stop)
     for key in range(stop, last):
-        live = _is_live(problem, sequence, head, query, key)
+        live = _is_live(bias_element, problem, sequence, head, query, key)
         if live and not _same_value(element, problem, sequence, kv_head, first, key):
             return
     for c in range(problem.dv):

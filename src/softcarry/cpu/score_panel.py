@@ -10,7 +10,6 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from softcarry.cpu.attention_layout import load_bias
 from softcarry.cpu.exponential import exp_in_sum
 from softcarry.cpu.hyperbolic import tanh
 from softcarry.cpu.memory import element_size, load_byte, load_element, store, store_element, transpose
@@ -136,7 +135,7 @@ def _add_transposed(panel, element, source, row_step, scores, begin, end, scratc
 @njit(forceinline=True)
 def _bias(panel, element, address):
     """Load a bias. One that is finite stays so in the working type: −inf masks."""
-    bias = load_bias(element, address)
+    bias = np.float64(load_element(element, address))
     if element_size(panel.working) == 4 and -np.inf < bias < np.inf:
         return min(max(bias, -_LARGEST), _LARGEST)
     return bias
@@ -144,20 +143,31 @@ def _bias(panel, element, address):
 
 @njit
 def add_bias(panel, element, source, key_step, row_step, lane, rows, scores, begin, end, scratch):
-    """Add a bias to the scores of so many rows from a lane on.
+    """Add a bias, of one of four element types, to the scores of so many rows from a lane on.
 
     ``source`` is the address of the bias of the first of them and of the panel's key 0. ``scratch`` is the
     address of room for eight keys of a panel, or 0.
+
+    One loop for each type: LLVM 22 takes a choice between several numbers that a loop does not change out of
+    it, and, where the loop goes round once, loses one of them. A bfloat16 was read as a float16.
     """
+    if element == 0:
+        _add(panel, np.float32(0), source, key_step, row_step, lane, rows, scores, begin, end, scratch)
+    elif element == 1:
+        _add(panel, np.float64(0), source, key_step, row_step, lane, rows, scores, begin, end, scratch)
+    elif element == 2:
+        _add(panel, np.uint16(0), source, key_step, row_step, lane, rows, scores, begin, end, scratch)
+    else:
+        _add(panel, np.int16(0), source, key_step, row_step, lane, rows, scores, begin, end, scratch)
+
+
+@njit
+def _add(panel, element, source, key_step, row_step, lane, rows, scores, begin, end, scratch):
     stride = panel_lanes(panel) * element_size(panel.working)
     none = filled_panel(panel, -np.inf)
-    if scratch != 0 and rows == panel_lanes(panel) and element_size(panel.working) == 4:
-        if element == 0 and key_step == 4:
-            begin = _add_transposed(panel, np.float32(0), source, row_step, scores, begin, end, scratch)
-        elif element == 2 and key_step == 2:
-            begin = _add_transposed(panel, np.uint16(0), source, row_step, scores, begin, end, scratch)
-        elif element == 3 and key_step == 2:
-            begin = _add_transposed(panel, np.int16(0), source, row_step, scores, begin, end, scratch)
+    whole = scratch != 0 and rows == panel_lanes(panel) and key_step == element_size(element)
+    if element_size(panel.working) == 4 and element_size(element) <= 4 and whole:
+        begin = _add_transposed(panel, element, source, row_step, scores, begin, end, scratch)
     for j in range(begin, end):
         first, place = source + j * key_step, scores + j * stride
         if row_step == 0:
