@@ -1,7 +1,7 @@
 """What a later process reads from the cache computes what the first one computed.
 
-A function stands in the compiled code of each of its callers, and which of the copies runs depends on what has
-been loaded before: a copy that LLVM translates wrongly may first be met in the second process.
+A function stands in the compiled code of each of its callers, and which of the copies runs depends on what
+has been loaded before: a copy that LLVM translates wrongly may first be met in the second process.
 """
 
 import os

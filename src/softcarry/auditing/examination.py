@@ -258,7 +258,6 @@ class Examination:
         CaseCrashed
             If the process dies.
         """
-
         if self.quick:
             reason = "left out of a quick audit: it needs a process of its own"
             self.skip(describe_call(q, k, v, **options), reason)

@@ -65,6 +65,9 @@ class Subject:
         What the kernel's carry is declared to be made of; a mapping gives one for each dtype.
     causal : {"bottom-right", "top-left"}, optional
         Alignment of the causal mask where tq ≠ tk. Undeclared, it is read off one call.
+    masks : {"any", "additive"}
+        "additive" says that the kernel's own interface takes only masks that are added, and booleans are
+        turned into 0 and −inf for it: such a mask can't hide a NaN, and is not asked to.
     device : str
         Where the arrays of torch or JAX are put, such as "cuda"; "" is the library's own default.
 
@@ -93,6 +96,7 @@ class Subject:
     control: bool = False
     carry: "CarryModel | Mapping[str, CarryModel] | None" = None
     causal: str | None = None
+    masks: str = "any"
     device: str = ""
 
     def __post_init__(self) -> None:
@@ -111,6 +115,7 @@ class Subject:
         _one_of("arrays", self.arrays, (None, *ARRAYS))
         _one_of("layout", self.layout, LAYOUTS)
         _one_of("lse", self.lse, (None, "e", "2"))
+        _one_of("masks", self.masks, ("any", "additive"))
         _one_of("causal", self.causal, (None, "bottom-right", "top-left"))
         if not isinstance(self.device, str):
             msg = f"the device of a subject is a string such as 'cuda'; got {type(self.device).__name__}"

@@ -190,7 +190,9 @@ class _Run:
         for entry in KNOWN.values():
             if self.dtypes and entry.dtypes and not set(self.dtypes) & set(entry.dtypes):
                 continue
-            if entry.available:
+            if entry.slow and entry.available:
+                remarks().print(f"{entry.name} takes minutes: name it to audit it", soft_wrap=True)
+            elif entry.available:
                 found.append(entry.name)
             else:
                 remarks().print(f"{entry.name} is not installed: {entry.install}", soft_wrap=True)

@@ -292,6 +292,16 @@ KINDS = MappingProxyType(
             "The contract promises more than the kernel has.",
             (),
         ),
+        "PROFILE": Kind(
+            "Is what was inferred about the kernel what it was in the baseline?",
+            "The kernel, or the library below it, is built another way than before.",
+            (),
+        ),
+        "BASELINE": Kind(
+            "Can the report be compared with the baseline?",
+            "The two audits asked for different dtypes or checks.",
+            (),
+        ),
     }
 )
 """The kinds by the name of the check."""

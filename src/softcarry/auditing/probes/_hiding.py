@@ -53,7 +53,9 @@ def behind_masks(examination: Examination) -> Iterator[Hiding]:
     """
     makers = {"mask": _boolean_mask, "causal": _causal, "kv_lengths": _lengths}
     for option, make in makers.items():
-        if examination.can(option):
+        if option == "mask" and examination.can(option) and examination.subject.masks == "additive":
+            examination.skip("what boolean masks hide", "the kernel takes masks that are added only")
+        elif examination.can(option):
             yield make(examination)
         elif option == "causal" and examination.causal == "ignored":
             examination.skip("what a causal mask hides", "the causal option changes nothing: see EMPTY")

@@ -106,7 +106,7 @@ def probe(examination):
 
 
 def _lengths(examination):
-    """The lengths up to the longest that the contract promises, and that one itself."""
+    """List the lengths up to the longest that the contract promises, and that one itself."""
     longest = examination.contract.longest_n
     lengths = LENGTHS[::3] if examination.quick else LENGTHS
     return lengths if longest is None else (*(n for n in lengths if n < longest), longest)

@@ -39,6 +39,9 @@ class KnownSubject:
         The command that installs that module.
     control : bool
         True for a kernel that is wrong on purpose.
+    slow : bool
+        True for one that takes minutes, because every shape is compiled or interpreted: it is audited when
+        it is named.
     """
 
     name: str
@@ -48,6 +51,7 @@ class KnownSubject:
     requires: str = ""
     install: str = ""
     control: bool = False
+    slow: bool = False
 
     @property
     def available(self) -> bool:
@@ -120,6 +124,7 @@ _TABLE = (
         "torch's flex_attention through torch.compile: a C++ kernel, built for minutes the first time",
         "softcarry.auditing.subjects.torch_flex:compiled",
         **_TORCH,
+        slow=True,
     ),
     KnownSubject(
         "torch-multihead",
@@ -144,6 +149,7 @@ _TABLE = (
         "jax's Pallas attention for GPUs, interpreted, with its lse",
         "softcarry.auditing.subjects.pallas_attention:multi_head",
         **_JAX,
+        slow=True,
     ),
     KnownSubject(
         "onnxruntime-attention",
@@ -200,6 +206,7 @@ _TABLE = (
         ("float32", "float16"),
         requires="tinygrad",
         install="pip install tinygrad, and clang from the system's packages,",
+        slow=True,
     ),
     KnownSubject(
         "executorch-sdpa",
@@ -267,9 +274,10 @@ _TABLE = (
         "keras-tensorflow-xla",
         "keras.ops.nn.dot_product_attention on TensorFlow, compiled by XLA",
         "softcarry.auditing.subjects.keras_attention:on_tensorflow_xla",
-        ("float32", "bfloat16"),
+        ("float32", "bfloat16", "float16"),
         "tensorflow",
         'pip install "softcarry[subjects]"',
+        slow=True,
     ),
     KnownSubject(
         "keras-torch",
@@ -286,6 +294,7 @@ _TABLE = (
         ("float32", "bfloat16", "float16"),
         "triton",
         'pip install "softcarry[subjects]"',
+        slow=True,
     ),
     KnownSubject(
         "flash-attn",

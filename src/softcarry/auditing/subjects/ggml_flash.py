@@ -48,7 +48,7 @@ def flash() -> Subject:
     """
     name = "ggml-flash"
     _library()
-    return Subject(flash_kernel, name=name, arrays="numpy", dtypes=KNOWN[name].dtypes)
+    return Subject(flash_kernel, name=name, arrays="numpy", dtypes=KNOWN[name].dtypes, masks="additive")
 
 
 def flash_kernel(q, k, v, *, mask=None, scale=None, softcap=None, sinks=None):

@@ -31,7 +31,12 @@ def grouped_query() -> Subject:
     """
     name = "onnxruntime-gqa"
     return Subject(
-        grouped_query_kernel, name=name, arrays="numpy", dtypes=KNOWN[name].dtypes, causal="bottom-right"
+        grouped_query_kernel,
+        name=name,
+        arrays="numpy",
+        dtypes=KNOWN[name].dtypes,
+        causal="bottom-right",
+        masks="additive",
     )
 
 

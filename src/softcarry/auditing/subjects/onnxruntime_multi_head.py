@@ -27,7 +27,14 @@ def multi_head() -> Subject:
     'onnxruntime-mha'
     """
     name = "onnxruntime-mha"
-    return Subject(multi_head_kernel, name=name, arrays="numpy", dtypes=KNOWN[name].dtypes, causal="top-left")
+    return Subject(
+        multi_head_kernel,
+        name=name,
+        arrays="numpy",
+        dtypes=KNOWN[name].dtypes,
+        causal="top-left",
+        masks="additive",
+    )
 
 
 def multi_head_kernel(q, k, v, *, mask=None, causal=False, scale=None, kv_lengths=None):

@@ -71,7 +71,7 @@ def flash_kernel(q, k, v, *, attn_mask=None, dropout_p=0.0, is_causal=False, sca
     """
     import torch
 
-    if any(x.stride(-1) != 1 for x in (q, k, v)):
+    if any(x.numel() and x.stride(-1) != 1 for x in (q, k, v)):
         msg = "the public function takes its flash path only where the last axis has stride 1"
         raise ValueError(msg)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
