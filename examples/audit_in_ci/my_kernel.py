@@ -24,7 +24,17 @@ def attention(q, k, v, *, mask=None, causal=False, scale=None):
     output, lse : ndarray
         (batch, heads, tq, dv) in the dtype of q, and (batch, heads, tq) float32. An empty row has output 0
         and lse −inf.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
     """
+    if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        msg = (
+            f"q (b, h, tq, d), k (b, h, tk, d), v (b, h, tk, dv) that do not fit: {q.shape}, {k.shape}, {v.shape}"
+        )
+        raise ValueError(msg)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     queries, keys = q.shape[2], k.shape[2]
     m = np.full((*q.shape[:3], 1), -np.inf, np.float32)
@@ -58,7 +68,11 @@ def attention(q, k, v, *, mask=None, causal=False, scale=None):
 
 def weigh(terms, values, seen):
     """Multiply terms by values; what a row does not see is selected away, since 0 · NaN would be NaN."""
-    if np.isfinite(values).all():
-        return terms @ values
-    seen_values = np.where(seen[..., None], values[:, :, None], 0.0)
-    return (terms[..., None] * seen_values).sum(axis=3)
+    finite = np.isfinite(values)
+    output = terms @ np.where(finite, values, 0.0)
+    if not finite.all():
+        others = np.where(finite, 0.0, values)
+        with np.errstate(invalid="ignore"):
+            products = terms[..., None] * others[:, :, None]
+        output += np.where(seen[..., None], products, 0.0).sum(axis=3)
+    return output

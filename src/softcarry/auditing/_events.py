@@ -117,15 +117,22 @@ def run(
             if calling is None:
                 continue
             yield Started(wanted, check)
-            yield _examine(subject, wanted, check, contract, seed, calling, quick)
+            examination = Examination(
+                subject,
+                wanted,
+                check=check,
+                contract=contract,
+                seed=seed,
+                calling=calling,
+                quick=quick,
+                first_dtype=wanted == plan[0][0],
+            )
+            yield _examine(examination)
 
 
-def _examine(subject, dtype, check, contract, seed, calling, quick):
-    examination = Examination(
-        subject, dtype, check=check, contract=contract, seed=seed, calling=calling, quick=quick
-    )
+def _examine(examination):
     with suppress(CaseRefused):  # the examination has noted it
-        load_probe(check)(examination)
+        load_probe(examination.check)(examination)
     return Examined(
         examination.verdict,
         tuple(examination.findings),

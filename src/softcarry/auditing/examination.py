@@ -56,6 +56,8 @@ class Examination:
         A way of calling the subject that is known to work; by default one is looked for.
     quick : bool
         Ask for fewer inputs: a check then takes a fraction of a second.
+    first_dtype : bool
+        Whether the dtype is the first of the audit: what no dtype changes is asked in that one only.
 
     Attributes
     ----------
@@ -89,6 +91,7 @@ class Examination:
         seed: int = 0,
         calling: Calling | None = None,
         quick: bool = False,
+        first_dtype: bool = True,
     ):
         self.subject = subject
         self.dtype = dtype
@@ -96,6 +99,7 @@ class Examination:
         self.contract = contract or Contract()
         self.calling = calling or prepare(subject, dtype)
         self.quick = quick
+        self.first_dtype = first_dtype
         self.rng = np.random.default_rng([seed, crc32(check.encode()), crc32(dtype.encode())])
         self.findings: list[Finding] = []
         self.skipped: list[Skip] = []

@@ -46,6 +46,9 @@ def probe(examination) -> None:
             "arguments that do not fit", "a process of its own takes seconds: not in a quick audit"
         )
         return
+    if not examination.first_dtype:
+        examination.skip("arguments that do not fit", "asked in the first dtype: shapes have none")
+        return
     plain = plain_attempt(examination)
     cases = list(misfits(examination, plain))
     for option in ("mask", "kv_lengths"):
