@@ -31,9 +31,7 @@ def attention(q, k, v, *, mask=None, causal=False, scale=None):
         If the shapes do not fit.
     """
     if q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
-        msg = (
-            f"q (b, h, tq, d), k (b, h, tk, d), v (b, h, tk, dv) that do not fit: {q.shape}, {k.shape}, {v.shape}"
-        )
+        msg = f"shapes that do not fit: q {q.shape}, k {k.shape}, v {v.shape}"
         raise ValueError(msg)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
     queries, keys = q.shape[2], k.shape[2]

@@ -226,7 +226,7 @@ def test_limits_are_kept(capsys):
 
 @pytest.mark.usefixtures("own_folder")
 def test_files_are_written_in_the_format_of_their_name(capsys, own_folder):
-    names = ("r.html", "r.json", "r.xml", "r.sarif", "r.txt")
+    names = ("r.html", "r.json", "r.md", "r.xml", "r.sarif", "r.txt")
     files = [token for name in names for token in ("--output", name)]
     status, out, err = run(capsys, "audit", "my_kernels:lse_zero", "--only", "LSE", *files)
     assert status == 1
@@ -235,13 +235,14 @@ def test_files_are_written_in_the_format_of_their_name(capsys, own_folder):
     (report,) = Report.all_from_json((own_folder / "r.json").read_text())
     assert not report.ok
     assert (own_folder / "r.html").read_text().startswith("<!doctype html>")
+    assert (own_folder / "r.md").read_text().startswith("| check | TwoPass |")
     assert (own_folder / "r.xml").read_text().startswith("<?xml")
     assert json.loads((own_folder / "r.sarif").read_text())["version"] == "2.1.0"
     assert (own_folder / "r.txt").read_text().strip() == out.strip()
 
 
 @pytest.mark.usefixtures("own_folder")
-@pytest.mark.parametrize("kind", ["text", "json", "html", "junit", "sarif"])
+@pytest.mark.parametrize("kind", ["text", "json", "html", "markdown", "junit", "sarif"])
 @pytest.mark.parametrize(("kernel", "status"), [("sound", 0), ("lse_zero", 1)])
 def test_the_exit_status_is_the_same_in_every_format(capsys, kernel, status, kind):
     asked = ("audit", f"my_kernels:{kernel}", "--only", "LSE", "--format", kind, "--same-process")

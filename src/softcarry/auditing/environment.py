@@ -11,6 +11,23 @@ from typing import Any
 from softcarry._version import __version__
 
 _LIBRARIES = ("numpy", "numba", "ml_dtypes", "torch", "jax")
+# Libraries of subjects, named where they are in use: the module, and the distribution if it has another name.
+_IN_USE = {
+    "scipy": "scipy",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "mlx": "mlx",
+    "xllamacpp": "xllamacpp",
+    "tinygrad": "tinygrad",
+    "executorch": "executorch",
+    "tract": "tract",
+    "keras": "keras",
+    "tensorflow": "tensorflow_cpu",
+    "triton": "triton",
+    "flash_attn": "flash_attn",
+    "flashinfer": "flashinfer-python",
+    "xformers": "xformers",
+}
 
 
 def describe_environment() -> dict[str, Any]:
@@ -20,7 +37,8 @@ def describe_environment() -> dict[str, Any]:
     -------
     dict
         time (UTC), softcarry, python, system, cpu, threads (processors this process may use), libraries
-        (versions of those installed) and torch_threads if torch has been imported. Imports nothing.
+        (versions of those installed, and of a subject's once it is imported) and torch_threads if torch has
+        been imported. Imports nothing.
 
     Examples
     --------
@@ -34,12 +52,16 @@ def describe_environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _processor(),
         "threads": _threads(),
-        "libraries": {name: number for name in _LIBRARIES if (number := _version_of(name))},
+        "libraries": {name: number for name in _named() if (number := _version_of(name))},
     }
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch_threads"] = torch.get_num_threads()
     return found
+
+
+def _named():
+    return (*_LIBRARIES, *(package for module, package in _IN_USE.items() if module in sys.modules))
 
 
 def _version_of(name):

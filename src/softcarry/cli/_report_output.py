@@ -11,12 +11,13 @@ from softcarry.errors import OptionError
 if TYPE_CHECKING:
     from softcarry.report.model import Report
 
-Format = Literal["text", "json", "html", "junit", "sarif"]
+Format = Literal["text", "json", "html", "markdown", "junit", "sarif"]
 
 SUFFIXES: dict[str, Format] = {
     ".txt": "text",
     ".json": "json",
     ".html": "html",
+    ".md": "markdown",
     ".xml": "junit",
     ".sarif": "sarif",
 }
@@ -52,7 +53,7 @@ def write_reports(reports: "Sequence[Report]", kind: Format, paths: Sequence[Pat
     ----------
     reports : sequence of Report
         At least one.
-    kind : {"text", "json", "html", "junit", "sarif"}
+    kind : {"text", "json", "html", "markdown", "junit", "sarif"}
         What goes to stdout.
     paths : sequence of Path
         Each is written whole or not at all, and named on stderr.
@@ -78,6 +79,10 @@ def rendered(reports: "Sequence[Report]", kind: Format) -> str:
         return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     if kind == "html":
         from softcarry.report.html import render
+
+        return render(reports)
+    if kind == "markdown":
+        from softcarry.report.markdown import render
 
         return render(reports)
     if kind == "junit":

@@ -91,7 +91,7 @@ def audit(
     exit_zero
         Exit with 0 in spite of findings.
     output
-        Write the reports to this file too: .html, .json, .xml (JUnit),
+        Write the reports to this file too: .html, .json, .md, .xml (JUnit),
         .sarif or .txt. May be given several times.
     kind
         What goes to stdout.

@@ -118,6 +118,7 @@ _TABLE = (
         "torch's flex_attention, called plainly: the whole score matrix",
         "softcarry.auditing.subjects.torch_flex:eager",
         **{**_TORCH, "dtypes": _ALL},
+        slow=True,
     ),
     KnownSubject(
         "torch-flex-compiled",

@@ -23,6 +23,7 @@ from functools import lru_cache
 
 from softcarry.auditing.subject import Subject
 from softcarry.auditing.subjects import KNOWN
+from softcarry.auditing.subjects._lengths import check_lengths
 
 
 def eager() -> Subject:
@@ -144,6 +145,7 @@ def _modifications(q, k, mask, causal, softcap, window, kv_lengths):
         # No key is further away than this.
         left, right = (tq + tk if side is None else side for side in window)
         rules.append(lambda batch, head, i, j: (j >= i + (tk - tq) - left) & (j <= i + (tk - tq) + right))
+    check_lengths(kv_lengths, b, tk)
     if kv_lengths is not None:
         rules.append(lambda batch, head, i, j: j < kv_lengths[batch])
     written = {}

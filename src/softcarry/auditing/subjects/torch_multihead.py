@@ -29,6 +29,7 @@ from functools import partial
 
 from softcarry.auditing.subject import Subject
 from softcarry.auditing.subjects import KNOWN
+from softcarry.auditing.subjects._lengths import check_lengths
 
 _OPTIONS = ("mask", "causal", "kv_lengths", "dropout")
 
@@ -100,6 +101,7 @@ def multihead_kernel(q, k, v, *, mask=None, causal=False, kv_lengths=None, dropo
     over_pairs = None if mask is None or padding is not None else _per_head(mask, b, h, tq, tk)
     if padding is not None and padding.dtype == torch.bool:
         padding = ~padding
+    check_lengths(kv_lengths, b, tk)
     if kv_lengths is not None:
         beyond = torch.arange(tk, device=q.device) >= kv_lengths[:, None]
         padding = beyond if padding is None else _hide(padding, beyond)
