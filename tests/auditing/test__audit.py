@@ -202,3 +202,17 @@ def test_the_source_of_a_kernel_in_the_current_folder_is_named(monkeypatch):
     assert Path(__file__).read_text().splitlines()[source["line"] - 1].startswith("def takes_float32_only")
     monkeypatch.chdir(folder.parent.parent / "src")
     assert "source" not in sc.audit(takes_float32_only, only="LSE").subject
+
+
+def test_a_quick_audit_asks_some_checks_in_the_first_dtype_only(probes):
+    ran = []
+    for check in CHECKS:
+        probes[check] = lambda examination: ran.append((examination.dtype, examination.check))
+    arguments = {"only": "LSE,CAUSAL", "dtypes": "float32,float16"}
+    report = sc.audit(plain, quick=True, **arguments)
+    assert ran == [("float32", "LSE"), ("float32", "CAUSAL"), ("float16", "LSE")]
+    (skip,) = [skip for skip in report.skipped if skip.check == "CAUSAL"]
+    assert (skip.dtype, skip.reason) == ("float16", "asked in the first dtype only in a quick audit")
+    ran.clear()
+    sc.audit(plain, **arguments)
+    assert len(ran) == 4

@@ -130,9 +130,20 @@ def run(
             yield _examine(examination)
 
 
+# What a dtype's own rounding, range and code path decide: asked in every dtype, in a quick audit too.
+_OF_EVERY_DTYPE = ("EMPTY", "MASKREP", "TAIL", "RANGE", "GROWTH", "LSE", "REF", "NONFIN")
+
+
 def _examine(examination):
+    if examination.quick and not examination.first_dtype and examination.check not in _OF_EVERY_DTYPE:
+        examination.skip("all of it", "asked in the first dtype only in a quick audit")
+        return _examined(examination)
     with suppress(CaseRefused):  # the examination has noted it
         load_probe(examination.check)(examination)
+    return _examined(examination)
+
+
+def _examined(examination):
     return Examined(
         examination.verdict,
         tuple(examination.findings),
