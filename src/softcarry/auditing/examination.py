@@ -7,6 +7,7 @@ from zlib import crc32
 
 import numpy as np
 
+from softcarry.auditing._call_words import describe_call
 from softcarry.auditing._calling import (
     Calling,
     KernelRaisedError,
@@ -380,23 +381,3 @@ class Examination:
 def _plain(value):
     """Turn NumPy scalars and arrays into Python numbers and lists, for a reader."""
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def describe_call(q, k, v, **options) -> str:
-    """Write a call in one line: the shapes, and the options that are given.
-
-    Examples
-    --------
-    >>> describe_call(*[np.zeros((1, 1, 2, 4))] * 3, causal=True, scale=0.5)
-    'q (1, 1, 2, 4), k (1, 1, 2, 4), v (1, 1, 2, 4), causal, scale 0.5'
-    """
-    parts = [f"q {q.shape}, k {k.shape}, v {v.shape}"]
-    for name, value in options.items():
-        if name == "mask":
-            parts.append("boolean mask" if np.asarray(value).dtype == bool else "additive mask")
-        elif name == "causal":
-            parts.append("causal")
-        elif name in ALIASES:
-            shown = np.asarray(value).tolist() if isinstance(value, np.ndarray) else value
-            parts.append(f"{name} {shown:g}" if isinstance(value, float) else f"{name} {shown}")
-    return ", ".join(parts)

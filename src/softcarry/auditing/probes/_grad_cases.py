@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from softcarry.auditing.examination import describe_call
+from softcarry.auditing._call_words import describe_call
 from softcarry.auditing.score_control import score_control
 
 
