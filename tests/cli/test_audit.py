@@ -13,7 +13,7 @@ import softcarry.auditing._events as events
 from json_schema import violations
 from softcarry.auditing import subjects as subjects_module
 from softcarry.auditing.probes import CHECKS
-from softcarry.auditing.subjects import KNOWN
+from softcarry.auditing.subjects import KNOWN, _table
 from softcarry.cli import main
 from softcarry.report.model import Report
 
@@ -175,7 +175,7 @@ def test_dtype_and_checks_are_chosen(capsys):
 
 @pytest.mark.usefixtures("quick")
 def test_what_is_not_installed_is_said_and_left_out(capsys, monkeypatch):
-    monkeypatch.setattr(subjects_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(_table, "find_spec", lambda name: None)
     status, out, err = run(capsys, "audit", "--json", "--same-process")
     assert status == 0
     names = [r["subject"]["name"] for r in json.loads(out)["reports"]]
@@ -354,7 +354,7 @@ def test_subjects_lists_what_there_is(capsys, monkeypatch):
     assert status == 0
     assert all(name in out for name in KNOWN)
     assert "CONTROL" in out
-    monkeypatch.setattr(subjects_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(_table, "find_spec", lambda name: None)
     _, out, _ = run(capsys, "subjects")
     assert 'pip install "softcarry[torch]"' in " ".join(out.split())
 

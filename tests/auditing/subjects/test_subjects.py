@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from softcarry.auditing import subjects
-from softcarry.auditing.subjects import KNOWN, load_subject
+from softcarry.auditing.subjects import KNOWN, _table, load_subject
 from softcarry.errors import MissingDependencyError, SubjectError
 
 
@@ -42,7 +41,7 @@ def test_only_the_labelled_controls_are_controls():
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch):
-    monkeypatch.setattr(subjects, "find_spec", lambda name: None)
+    monkeypatch.setattr(_table, "find_spec", lambda name: None)
     assert not KNOWN["torch-sdpa-flash"].available
     assert KNOWN["softcarry"].available
     with pytest.raises(MissingDependencyError, match=r'needs torch.*pip install "softcarry\[torch\]"'):

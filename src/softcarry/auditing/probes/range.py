@@ -161,7 +161,7 @@ def _moved_scores(examination, reach):
     with np.errstate(invalid="ignore"):
         change = np.abs(output - output[:, :1]).max(axis=(0, 2, 3))
     worst = int(np.argmax(np.where(wrong, excess, 0.0)))
-    format_ = _coarse_scores(comparison, v, worst)
+    format_ = _coarse_scores(examination.dtype, comparison, v, worst)
     cause = f"; scores rounded to {format_} would do that" if format_ else ""
     examination.fail(
         f"adding {shifts[worst]:g} to every score changes the output by {change[worst]:.2g}{cause}",
@@ -175,12 +175,13 @@ def _moved_scores(examination, reach):
     )
 
 
-def _coarse_scores(comparison, v, head):
+def _coarse_scores(dtype, comparison, v, head):
     """Name the format whose rounding of the scores gives an error of the size seen, or None."""
     from softcarry.numerics._formats import formats
 
     seen = np.abs(comparison.error[0, head]).max()
-    for name in ("bfloat16", "float16"):
+    # That of the inputs first: the two may explain the same error.
+    for name in sorted(("bfloat16", "float16"), key=lambda name: name != dtype):
         rounded = formats[name].round(comparison.golden.scores[0, head])
         weights = np.exp(rounded - rounded.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
