@@ -209,3 +209,9 @@ def test_a_wrong_softmax_is_found(name, monkeypatch):
         )
     examination = examine(softmax_subject(function, arrays="numpy", dtypes=dtype), check, dtype=dtype)
     assert any(message in found for found in messages(examination)), messages(examination)
+
+
+def test_shapes_that_do_not_fit_are_refused_here_and_are_no_fault_of_the_softmax():
+    examination = examine(softmax_subject(sc.softmax, arrays="numpy"), "ARGS", isolate=True)
+    assert examination.findings == []
+    assert examination.calls > 0

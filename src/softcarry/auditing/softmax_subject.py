@@ -10,7 +10,7 @@ from softcarry.auditing._calling import MalformedResultError
 from softcarry.auditing._libraries import dtype_name, libraries_to_try, library_of, to_float64, to_library
 from softcarry.auditing.golden import golden_attention, weigh
 from softcarry.auditing.subject import ARRAYS, Subject
-from softcarry.errors import OptionError, SubjectError
+from softcarry.errors import OptionError, ShapeError, SubjectError
 
 
 def softmax_subject(
@@ -128,11 +128,16 @@ class AttentionOfSoftmax:
 
         Raises
         ------
+        ShapeError
+            If q and k differ in batch or heads.
         SubjectError
             If a finite score overflows the dtype.
         MalformedResultError
             If the function returns no array of floats, or one of another shape.
         """
+        if q.shape[:2] != k.shape[:2]:
+            msg = f"expected q and k with the same batch and heads; got {q.shape} and {k.shape}"
+            raise ShapeError(msg)
         mask = np.asarray(mask, np.float64) if mask is not None and mask.dtype != bool else mask
         values = v.astype(np.float64)
         # One column of values: only the scores are wanted.
