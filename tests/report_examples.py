@@ -26,7 +26,8 @@ ENVIRONMENT = {
     "libraries": {"numpy": "2.4", "torch": "2.13.0+cpu"},
     "seed": 0,
     "contract": {
-        "empty_rows": "zero", "lse_empty": "-inf", "carry_format": None, "causal": None, "invariant": [],
+        "empty_rows": "zero", "lse_empty": "-inf", "carry_format": None, "causal": None,
+        "masked_values": "hidden", "invariant": [],
         "dtypes": [], "options": [], "longest_n": None,
     },
 }  # fmt: skip

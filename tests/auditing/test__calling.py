@@ -280,3 +280,11 @@ def test_a_mask_may_lie_elsewhere_in_memory_too():
         q, k, v, mask=mask, broadcast_mask=False, arrange_mask=np.asfortranarray
     )
     assert seen == [None, (1, 3)]
+
+
+def test_an_exception_whose_text_can_not_be_had_is_named_by_its_type():
+    class OddError(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert one_line(OddError()) == "OddError"

@@ -35,8 +35,8 @@ def own_module(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("own_module")
 def test_functions_attributes_and_subjects_are_found():
-    assert resolve("own_kernels:kernel").name == "kernel"
-    assert resolve("own_kernels:Kernels.inner").name == "inner"
+    assert resolve("own_kernels:kernel").name == "own_kernels:kernel"
+    assert resolve("own_kernels:Kernels.inner").name == "own_kernels:Kernels.inner"
     assert resolve("own_kernels:declared").name == "declared"
 
 

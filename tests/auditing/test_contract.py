@@ -26,6 +26,7 @@ def test_a_mapping_or_a_contract_is_taken():
         ({"lse_empty": 0}, ("lse_empty", "'0'", "got 0")),
         ({"causal": True}, ("causal", "'top-left'", "True")),
         (3, ("mapping", "TOML", "int")),
+        ({"masked_values": "seen"}, ("masked_values", "'any'", "'seen'")),
         ({"invariant": ["thread"]}, ("invariant", "'thread'", "did you mean 'threads'?")),
         ({"invariant": 3}, ("invariant", "names", "got 3")),
         ({"dtypes": ["float8"]}, ("dtypes", "bfloat16", "'float8'")),

@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 import softcarry as sc
@@ -19,7 +22,9 @@ CHECKS = ["EMPTY", "LSE"]
 def content(report):
     plain_content = report.to_dict()
     plain_content["environment"].pop("time")
+    # What other tests have imported into this process is none of the other's.
     plain_content["environment"].pop("torch_threads", None)
+    plain_content["environment"].pop("libraries")
     return plain_content
 
 
@@ -146,3 +151,25 @@ def test_a_fault_of_the_audit_does_not_pass_for_one_of_the_kernel(monkeypatch, t
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="in the probe"):
         audit_in_process("broken_probe:plain", only="LSE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_the_process_of_a_subject_ends_with_the_one_that_watches_it(tmp_path):
+    (tmp_path / "sleeper.py").write_text(
+        "import os, pathlib, time\n"
+        "def kernel(q, k, v):\n"
+        f"    pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(3600)\n"
+    )
+    code = "from softcarry.auditing import audit_in_process; audit_in_process('sleeper:kernel')"
+    watcher = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    deadline = time.monotonic() + 120.0
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.1)
+    subject = int((tmp_path / "pid").read_text())
+    watcher.terminate()
+    watcher.wait()
+    while psutil.pid_exists(subject) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not psutil.pid_exists(subject)

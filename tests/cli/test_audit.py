@@ -89,7 +89,7 @@ def run(capsys, *tokens):
 def test_a_sound_kernel_of_ones_own_passes(capsys):
     status, out, err = run(capsys, "audit", "my_kernels:sound", "--only", "LSE")
     assert (status, err) == (0, "")
-    assert "TwoPass: nothing found" in out
+    assert "my_kernels:sound: nothing found" in out
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -115,7 +115,7 @@ def test_json_follows_the_schema_and_is_all_there_is(capsys):
 def test_options_may_stand_before_the_subjects(capsys):
     status, out, _ = run(capsys, "audit", "--only", "LSE", "--dtype", "float32", "my_kernels:sound")
     assert status == 0
-    assert "TwoPass: nothing found" in out
+    assert "my_kernels:sound: nothing found" in out
 
 
 @pytest.mark.usefixtures("own_folder")
@@ -235,7 +235,7 @@ def test_files_are_written_in_the_format_of_their_name(capsys, own_folder):
     (report,) = Report.all_from_json((own_folder / "r.json").read_text())
     assert not report.ok
     assert (own_folder / "r.html").read_text().startswith("<!doctype html>")
-    assert (own_folder / "r.md").read_text().startswith("| check | TwoPass |")
+    assert (own_folder / "r.md").read_text().startswith("| check | my")
     assert (own_folder / "r.xml").read_text().startswith("<?xml")
     assert json.loads((own_folder / "r.sarif").read_text())["version"] == "2.1.0"
     assert (own_folder / "r.txt").read_text().strip() == out.strip()
@@ -323,7 +323,7 @@ def test_debug_shows_the_traceback(capsys):
 def test_one_subject_that_can_not_run_does_not_hide_the_others(capsys):
     status, out, err = run(capsys, "audit", "my_kernels:raises", "my_kernels:sound", "--only", "LSE")
     assert status == 2
-    assert "TwoPass: nothing found" in out
+    assert "my_kernels:sound: nothing found" in out
     assert "out of luck" in err
 
 

@@ -299,6 +299,9 @@ def _floats(x, what, shape):
 
 def one_line(error: BaseException, limit: int = 160) -> str:
     """Write an exception in one line: its type and the first line of its text."""
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except BaseException:  # an exception of somebody's own, whose text can't be had
+        lines = []
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"

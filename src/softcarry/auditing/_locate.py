@@ -33,7 +33,7 @@ def resolve(target: Any) -> Subject:
     Examples
     --------
     >>> resolve("math:hypot").name
-    'hypot'
+    'math:hypot'
     """
     if isinstance(target, Subject):
         return target
@@ -44,7 +44,7 @@ def resolve(target: Any) -> Subject:
     found = _import(target, "a kernel(q, k, v, ...)")
     if isinstance(found, Subject):
         return found
-    return Subject(_callable(found, target, "a kernel(q, k, v, ...) or a Subject"))
+    return Subject(_callable(found, target, "a kernel(q, k, v, ...) or a Subject"), name=target)
 
 
 def find_function(spec: str, expected: str) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ _CHOICES = {
     "empty_rows": ("zero", "nan", "mean", "any"),
     "lse_empty": ("-inf", "+inf", "0", "nan", "any"),
     "causal": (None, "bottom-right", "top-left"),
+    "masked_values": ("hidden", "any"),
 }
 _NAMES = {
     "invariant": INVARIANCES,
@@ -49,6 +50,9 @@ class Contract:
         (float64 for float64).
     causal : {"bottom-right", "top-left"}, optional
         Alignment of the causal mask where tq ≠ tk. The default is what the subject declares.
+    masked_values : {"hidden", "any"}
+        Whether NaN, inf and the like behind masks and lengths must leave every bit as it is. "any" is for
+        kernels that multiply masked values by weights of 0, as textbooks do: POISON is then left out.
     invariant : iterable of str
         Of ``INVARIANCES``: what no bit of the output depends on. By default nothing is promised, and
         differences must stay within the error bound.
@@ -78,6 +82,7 @@ class Contract:
     lse_empty: str = "-inf"
     carry_format: str | None = None
     causal: str | None = None
+    masked_values: str = "hidden"
     invariant: Iterable[str] = ()
     dtypes: Iterable[str] = ()
     options: Iterable[str] = ()

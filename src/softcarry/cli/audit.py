@@ -14,7 +14,7 @@ from softcarry.cli._options import AsJson, Flag, Whole
 from softcarry.cli._report_output import Format, check_files, write_reports
 from softcarry.cli._status import FINDINGS, NOTHING_FOUND
 from softcarry.cli._stdout import stdout_kept_for_the_report
-from softcarry.errors import MissingDependencyError, SoftcarryError, SubjectError
+from softcarry.errors import MissingDependencyError, OptionError, SoftcarryError, SubjectError
 
 if TYPE_CHECKING:
     from softcarry.report.model import Report
@@ -73,7 +73,8 @@ def audit(
         Fewer and shorter inputs: seconds a subject; rare faults are missed.
     contract
         A TOML file of what the kernel promises: empty_rows, lse_empty,
-        carry_format, causal, invariant, dtypes, options, longest_n.
+        carry_format, causal, masked_values, invariant, dtypes, options,
+        longest_n.
     baseline
         A JSON report of an earlier audit, to compare with: what changed is
         a warning.
@@ -217,7 +218,11 @@ def _joined(names: Sequence[str] | None) -> str | None:
 def _earlier(path: Path) -> "list[Report]":
     from softcarry.report.model import Report
 
-    return Report.all_from_json(path.read_text(encoding="utf-8"))
+    try:
+        return Report.all_from_json(path.read_text(encoding="utf-8"))
+    except OptionError as error:
+        msg = f"the baseline {path}: {error}"
+        raise OptionError(msg) from None
 
 
 def _compared(report: "Report", earlier: "Sequence[Report]") -> "Report":

@@ -33,7 +33,9 @@ def evidence_svg(finding: "Finding", prefix: str = "") -> str | None:
         if isinstance(value, dict) and len(value) > 1 and all(map(_are_sizes, value.values())):
             return _sizes_svg(named(name), value, prefix)
     for name, value in finding.evidence.items():
-        if isinstance(value, dict) and 3 <= len(value) <= _MOST_BARS and _are_numbers(value.values()):
+        if not isinstance(value, dict) or float not in map(type, value.values()):
+            continue
+        if 3 <= len(value) <= _MOST_BARS and _are_numbers(value.values()):
             return _bars_svg(named(name), {named(key): each for key, each in value.items()}, prefix)
     for name, value in finding.evidence.items():
         if isinstance(value, list) and 4 <= len(value) <= _MOST_BARS and _are_numbers(value):

@@ -245,7 +245,7 @@ KINDS = MappingProxyType(
             ),
         ),
         "FPRINT": Kind(
-            "Are the bits the same as in the stored profile?",
+            "Which bits do fixed inputs give, and what were they in the baseline?",
             "A new version, machine or library rounds or sums in another order.",
             (Fault("pytorch#183809", "bfloat16 attention on Arm changed its bits between two versions"),),
         ),

@@ -184,9 +184,14 @@ def _profile(report):
     grid = _table("inferred", *report.profile, left=("inferred", *report.profile), title="Profile")
     for name in names:
         every = report.profile.values()
-        cells = [cut(shown(facts[name].value) or "unknown", 60) if name in facts else "" for facts in every]
+        cells = [cut(_fact(facts[name].value), 60) if name in facts else "" for facts in every]
         grid.add_row(Text(named(name)), *map(Text, cells))
     return [grid]
+
+
+def _fact(value):
+    # What is nested deeper than a line can show is in the JSON and on the page.
+    return shown(value) or ("see --json" if value else "unknown")
 
 
 def _invariance(report):

@@ -249,3 +249,23 @@ MUTANTS = {
     "one maximum for all rows": (TwoPass(shared_maximum=True), "rows that have keys change"),
 }
 """Of the faults above, those of the table in docs/audit-mutants.md."""
+
+
+class Lengths:
+    """A sound kernel, but for what a sequence of length 0 gets."""
+
+    def __init__(self, whole_if_empty):
+        self.whole_if_empty = whole_if_empty
+
+    def __call__(self, q, k, v, *, kv_lengths=None):
+        if kv_lengths is None:
+            return TwoPass()(q, k, v)
+        lengths = np.where((kv_lengths == 0) & self.whole_if_empty, k.shape[2], kv_lengths)
+        mask = np.arange(k.shape[2]) < lengths[:, None, None, None]
+        return TwoPass()(q, k, v, mask=np.broadcast_to(mask, (*q.shape[:3], k.shape[2])))
+
+
+def test_a_length_of_0_leaves_empty_rows():
+    assert messages(examine(Lengths(whole_if_empty=False), "EMPTY")) == []
+    found = messages(examine(Lengths(whole_if_empty=True), "EMPTY"))
+    assert "rows without keys give attention without the mask, where 0 is promised" in found

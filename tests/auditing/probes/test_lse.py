@@ -8,6 +8,7 @@ import pytest
 
 from examining import examine, messages
 from mutants import LogAddExp, Online, TwoPass, plain
+from softcarry.auditing.golden import golden_attention
 from softcarry.numerics import EmulatedKernel
 from softcarry.reference import blocked_attention
 
@@ -148,3 +149,28 @@ MUTANTS = {
     "the lse in bfloat16": (TwoPass(lse_dtype=ml_dtypes.bfloat16), "the lse is returned in bfloat16"),
 }
 """Of the faults above, those of the table in docs/audit-mutants.md."""
+
+
+class Declared(TwoPass):
+    """The output with an option, the lse with or without it."""
+
+    def __init__(self, *, forgets):
+        super().__init__()
+        self.forgets = forgets
+
+    def __call__(self, q, k, v, *, mask=None, softcap=None):
+        golden = golden_attention(q, k, v, mask=mask, softcap=softcap)
+        kept = {"mask": mask, "softcap": softcap} | dict.fromkeys(self.forgets)
+        return golden.output.astype(q.dtype), golden_attention(q, k, v, **kept).lse.astype(np.float32)
+
+
+@pytest.mark.parametrize("option", ["mask", "softcap"])
+def test_an_lse_without_an_option_of_its_output_is_found(option):
+    found = messages(examine(Declared(forgets=[option]), "LSE"))
+    assert f"the lse does not belong to the output beside {option}" in found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_lse_with_all_options_of_its_output_is_right(dtype):
+    for seed in range(10):
+        assert messages(examine(Declared(forgets=[]), "LSE", dtype=dtype, seed=seed)) == []

@@ -349,3 +349,14 @@ def test_the_longest_row_of_the_contract_is_kept_to():
     examination = examine(TwoPass(), "MASKREP", contract={"longest_n": 64})
     assert messages(examination) == []
     assert examination.skipped == []
+
+
+def first_of_the_batch(q, k, v, *, mask=None):
+    """An additive mask of batch entry 0 serves all, as in onnxruntime PR#24017."""
+    if mask is not None and mask.dtype != bool:
+        mask = np.broadcast_to(mask[:1], mask.shape)
+    return TwoPass()(q, k, v, mask=mask)
+
+
+def test_an_additive_mask_is_that_of_its_own_batch_entry():
+    assert any("mask" in message for message in messages(examine(first_of_the_batch, "MASKREP")))

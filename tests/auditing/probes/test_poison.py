@@ -264,3 +264,10 @@ def test_torch_lets_poison_through_its_masks(dtype):
         f"{NON_FINITE} K behind a boolean mask reach the output",
         f"{NON_FINITE} V behind a boolean mask and a causal mask reach the output",
     ]
+
+
+def test_a_contract_may_leave_masked_values_alone():
+    kernel, _ = next(iter(MUTANTS.values()))
+    examination = examine(kernel, "POISON", contract={"masked_values": "any"})
+    assert examination.findings == []
+    assert examination.verdict.outcome == "skip"

@@ -19,7 +19,7 @@ _KINDS_IN_WORDS = {
     "MEAN_SUBSET": "the mean of V over some keys",
     "UNMASKED": "attention without the mask",
     "GARBAGE": "something else than 0, NaN or a mean of V",
-    "mixed": "not the same in every row",
+    "mixed": "different things in different rows",
 }
 
 

@@ -205,6 +205,9 @@ def judge(
     groups: dict[str, tuple[str, list[Reading]]] = {}
     for reading in explained:
         known = of_all or [fault for fault in faults if explains(examination, reading, fault)]
+        if not known and reading.case.causal and _has_the_scale(examination, reading):
+            examination.skip(str(reading.case), "its keys are not those of the causal rule: see CAUSAL")
+            continue
         message = known[0].message if known else f"weights are not those of {what} that is meant"
         remedy = known[0].remedy if known else "compute the scores as scale · q·k, capped, then masked"
         groups.setdefault(message, (remedy, []))[1].append(reading)
@@ -229,6 +232,13 @@ def _report(examination, message, readings, remedy):
         },
         remedy=remedy,
     )
+
+
+def _has_the_scale(examination, reading):
+    # It tells two faults apart, and decides nothing about right and wrong: a wide margin will do.
+    slope, meant = effective_scale(reading), reading.case.factor
+    u = max(examination.format.unit_roundoff, examination.output_format.unit_roundoff)
+    return slope is not None and abs(slope - meant) <= 64.0 * u * abs(meant)
 
 
 def effective_scale(reading: Reading) -> float | None:

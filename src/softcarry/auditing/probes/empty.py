@@ -23,6 +23,7 @@ from functools import partial
 
 import numpy as np
 
+from softcarry.auditing._calling import Outcome
 from softcarry.auditing.examination import CaseCrashed, CaseRefused, Examination
 from softcarry.auditing.probes._classes import lse_class, weights_class
 from softcarry.auditing.probes._empty_rows import Observation, judge_lse, judge_outputs
@@ -41,6 +42,8 @@ def probe(examination: Examination) -> None:
     examination : Examination
     """
     cases = [_causal, _causal_beside_mask, _no_keys]
+    if examination.can("kv_lengths"):
+        cases.append(_length_of_no_keys)
     if examination.can("mask"):
         cases = [
             partial(_masked, case="boolean mask", represent=lambda mask: mask),
@@ -165,6 +168,25 @@ def _no_keys(examination):
     if examination.contract.empty_rows == "mean" and kind != "GARBAGE":
         return None  # there is no mean of no values
     return _observe(examination, case, rows, outcome, kind)
+
+
+def _length_of_no_keys(examination):
+    """One sequence of the batch has no keys: its rows are empty, and those of the other are as ever."""
+    case, rows = "a length of 0 (kv_lengths)", [0, 1, 2, 3]
+    q, k, v = (np.repeat(x, 2, axis=0) for x in _inputs(examination, queries=4))
+    lengths = np.array([0, 5])
+    try:
+        outcome = examination.call_isolated(q, k, v, kv_lengths=lengths)
+    except CaseCrashed as error:
+        examination.fail(
+            f"the process dies when a sequence has no keys (kv_lengths 0): {error}",
+            evidence={"call": f"q {q.shape}, k {k.shape}, v {v.shape}, kv_lengths {lengths.tolist()}"},
+            remedy="return output 0 and lse −inf before anything is divided by the number of keys",
+        )
+        return None
+    first = Outcome(outcome.output[:1], None if outcome.lse is None else outcome.lse[:1])
+    kind = _weights_kind(examination, rows, first, q[:1], k[:1], v[:1])
+    return _observe(examination, case, rows, first, kind)
 
 
 def _long_rows(examination, case, represent):

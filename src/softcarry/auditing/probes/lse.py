@@ -45,7 +45,7 @@ def probe(examination: Examination) -> None:
     if factor is None:
         examination.skip("merging by the lse", "it is no log-sum-exp of a known unit")
         return
-    for case in (_known_scores, _parts, _part_without_keys):
+    for case in (_known_scores, _parts, _part_without_keys, _with_options):
         try:
             case(examination, factor)
         except CaseRefused:
@@ -150,6 +150,39 @@ def _random(examination, keys):
     q = examination.round(rng.standard_normal((1, 2, 8, _DEPTH)))
     k, v = (examination.round(rng.standard_normal((1, 2, keys, _DEPTH))) for _ in range(2))
     return q, k, v
+
+
+def _with_options(examination, factor):
+    """Ask for the lse of the very scores that the output is made of: capped, masked, in a window."""
+    inputs = _random(examination, 16)
+    bias = examination.round(examination.rng.standard_normal((8, 16)))
+    options = {"mask": bias, "softcap": 0.5, "window": (3, 1), "causal": True, "scale": 0.5}
+    for name, value in options.items():
+        if not examination.can(name):
+            continue
+        try:
+            outcome = examination.call(*inputs, **{name: value})
+        except CaseRefused:
+            continue
+        golden = examination.golden(*inputs, **{name: value})
+        bound = examination.bound(*inputs, **{name: value})
+        right = np.abs(outcome.output - golden.output) <= bound.output
+        live = np.isfinite(golden.lse) & right.all(axis=-1)
+        with np.errstate(invalid="ignore"):
+            wrong = live & ~(np.abs(factor * outcome.lse - golden.lse) <= bound.lse)
+        if wrong.any():
+            at = tuple(np.argwhere(wrong)[0])
+            examination.fail(
+                f"the lse does not belong to the output beside {name}",
+                evidence={
+                    "call": f"{name} {value}" if name != "mask" else "additive mask",
+                    "row": list(at),
+                    "lse": float(factor * outcome.lse[at]),
+                    "expected": float(golden.lse[at]),
+                    "without it": float(examination.golden(*inputs).lse[at]),
+                },
+                remedy="take m and l of the very scores that are exponentiated: scaled, capped, masked",
+            )
 
 
 def _parts(examination, factor):

@@ -79,9 +79,9 @@ def probe(examination: Examination) -> None:
 def _judge_representations(examination, keys, written):
     """Hold live rows to the bound and hidden keys to a weight of 0; return what is read rightly."""
     rng = examination.rng
-    q, k, v = draw_inputs(examination, (1, 2), _QUERIES, keys)
-    always = rng.random((1, 2, keys)) < 0.1
-    mask = rng.random((1, 2, _QUERIES, keys)) < 0.5
+    q, k, v = draw_inputs(examination, (2, 2), _QUERIES, keys)
+    always = rng.random((2, 2, keys)) < 0.1
+    mask = rng.random((2, 2, _QUERIES, keys)) < 0.5
     mask[:, :, 1, : keys * 6 // 7] = False
     mask[:, :, 2, keys // 7 :] = False
     mask[:, :, 3] = False
@@ -183,9 +183,9 @@ def _report_wrong(examination, wrong):
 
 def _biases(examination, keys):
     """Floating masks that are no masks: of 0 and 1, and of whole numbers; the inputs show which is which."""
-    q, k, v = draw_inputs(examination, (1, 2), _QUERIES, keys)
+    q, k, v = draw_inputs(examination, (2, 2), _QUERIES, keys)
     rng = examination.rng
-    binary = (rng.random((1, 2, _QUERIES, keys)) < 0.5).astype(np.float64)
+    binary = (rng.random((2, 2, _QUERIES, keys)) < 0.5).astype(np.float64)
     whole = rng.integers(-3, 4, (1, 2, _QUERIES, keys)).astype(np.float64)
     # Column r is +1 where row r has a mask above 0, so that the effect of the mask is large there.
     v[..., :_QUERIES] = np.swapaxes(np.where(binary > 0.0, 1.0, -1.0), 2, 3)

@@ -56,6 +56,7 @@ def probe(examination):
     _moved_scores(examination, reach)
     _spread_scores(examination, reach)
     _near_the_limit(examination, reach)
+    _sizes_of_values(examination)
 
 
 class Reach(NamedTuple):
@@ -226,6 +227,42 @@ def _spread_scores(examination, reach):
         evidence={"scores": failing, "error_over_bound": dict(zip(names, excess.tolist(), strict=True))},
         remedy="subtract the running maximum before exp; rescale by exp(m − m'), never of a positive number",
     )
+
+
+def _sizes_of_values(examination):
+    """Two equal keys with the same value give that value, whatever its size: sums and quotient are exact."""
+    from softcarry.numerics._formats import get_format
+
+    formats = [
+        examination.format,
+        examination.output_format,
+        *(get_format(name) for name in (examination.model.l_format, examination.model.o_format)),
+    ]
+    largest = min(each.largest for each in formats)
+    smallest = max(each.smallest_normal for each in formats)
+    wanted = (4.0 * smallest, 1e-30, 1e-12, 1e-6, 1.0, 1e5, 1e20, largest)
+    kept = sorted({min(x, largest / 4.0) for x in wanted if x >= 4.0 * smallest})
+    sizes = examination.round(np.array(kept))
+    q, k = np.zeros((1, len(kept), 1, DEPTH)), np.zeros((1, len(kept), 2, DEPTH))
+    v = np.broadcast_to(sizes[None, :, None, None], k.shape)
+    try:
+        output = examination.call(q, k, v).output[0, :, 0, 0]
+    except CaseRefused:
+        return
+    # e^0, their sum 2 and 2v are exact in a wide carry. Roundings of a narrow one are for other checks: what
+    # is lost here is lost by its size.
+    allowed = sizes / 16.0
+    wrong = ~(np.abs(output - sizes) <= allowed)
+    if wrong.any():
+        examination.fail(
+            f"values of {', '.join(f'{x:.3g}' for x in sizes[wrong][:3])} do not come back",
+            evidence={
+                "call": "two equal keys with the same value: the output is that value",
+                "values": sizes[wrong],
+                "outputs": output[wrong],
+            },
+            remedy="do not clamp values, flush small ones to 0, or move them through a narrower format",
+        )
 
 
 def _near_the_limit(examination, reach):

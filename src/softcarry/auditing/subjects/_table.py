@@ -58,7 +58,7 @@ _JAX = {
 
 _SUBJECTS = 'pip install "softcarry[subjects]"'
 # With its dependencies, ExecuTorch would bring another torch.
-_EXECUTORCH = "pip install --no-deps executorch, and pip install ruamel.yaml tabulate pyyaml,"
+_EXECUTORCH = "pip install --no-deps executorch, and pip install ruamel.yaml tabulate pyyaml"
 _HALVES = ("float32", "bfloat16", "float16")
 
 TABLE = (
@@ -191,7 +191,7 @@ TABLE = (
         "softcarry.auditing.subjects.tinygrad_sdpa:sdpa",
         ("float32", "float16"),
         requires="tinygrad",
-        install="pip install tinygrad, and clang from the system's packages,",
+        install="pip install tinygrad, and clang from the system's packages",
         slow=True,
     ),
     KnownSubject(
