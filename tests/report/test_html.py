@@ -194,6 +194,14 @@ def test_a_page_with_everything_is_small(one):
     assert len(one.encode()) < MEGABYTE / 2
 
 
+def test_twelve_subjects_are_a_small_page_with_a_figure_each():
+    # Of 19 checks a library fails a few, seldom nearly all as the full report does.
+    checks = CHECKS[:6]
+    page = render([full_report(f"kernel {number}", checks) for number in range(12)])
+    assert len(page.encode()) < MEGABYTE
+    assert page.count("<svg") == 12
+
+
 def test_many_subjects_stand_side_by_side(many):
     text = Page(many).text
     assert "Subjects side by side" in text

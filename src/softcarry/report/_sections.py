@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _LONG = 600
 # Of a page: a reader who looks for more finds the same in the tables.
 _MOST_FIGURES_OF_EVIDENCE = 12
+# Of more subjects than these each has its first figure only: the page is a matrix then, and stays small.
+_FEW_SUBJECTS = 4
 # Facts with a figure of their own, or that mean nothing to a reader.
 _NOT_IN_THE_PROFILE = ("invariance", "empty row table", "fingerprint sample")
 _WORDS = {
@@ -70,7 +72,11 @@ def section_of(report: "Report", place: int, reports: "Sequence[Report]") -> dic
     ids = f"subject-{place}"
     common = dict(environment_of(reports))
     own = [(name, value) for name, value in _environment(report).items() if name not in common]
-    findings = _findings(report, ids, figures=max(1, _MOST_FIGURES_OF_EVIDENCE // len(reports)))
+    few = len(reports) <= _FEW_SUBJECTS
+    findings = _findings(report, ids, figures=_MOST_FIGURES_OF_EVIDENCE // len(reports) if few else 0)
+    figures = figures_of(report, ids)
+    for figure in () if few else figures[1:]:
+        figure["svg"] = ""
     return {
         "id": ids,
         "name": str(report.subject.get("name", "")),
@@ -82,7 +88,7 @@ def section_of(report: "Report", place: int, reports: "Sequence[Report]") -> dic
         "verdicts": _verdicts(report),
         "failing": [each["check"] for each in findings],
         "findings": findings,
-        "figures": figures_of(report, ids),
+        "figures": figures,
         "profile": _profile(report),
         "skipped": _skipped(report),
     }
