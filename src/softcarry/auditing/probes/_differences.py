@@ -56,7 +56,7 @@ def difference(one: Outcome, other: Outcome, allowed: Callable[[], Outcome]) -> 
     >>> difference(one, other, lambda: Outcome(np.full((1, 1, 1, 1), 0.25), None)).excess
     2.0
     """
-    if same_bits(one, other):
+    if same_outcome(one, other):
         return Difference(True)
     limits = allowed()
     parts = [_part("output", one.output, other.output, limits.output)]
@@ -65,12 +65,12 @@ def difference(one: Outcome, other: Outcome, allowed: Callable[[], Outcome]) -> 
     return max(parts, key=lambda part: (part.excess, part.largest))
 
 
-def same_bits(one: Outcome, other: Outcome) -> bool:
+def same_outcome(one: Outcome, other: Outcome) -> bool:
     """Whether two outcomes are the same, NaN for NaN.
 
     Examples
     --------
-    >>> same_bits(Outcome(np.array([np.nan]), None), Outcome(np.array([np.nan]), None))
+    >>> same_outcome(Outcome(np.array([np.nan]), None), Outcome(np.array([np.nan]), None))
     True
     """
     return _same(one.output, other.output) and _same(one.lse, other.lse)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from softcarry.auditing.examination import CaseRefused
-from softcarry.auditing.probes._differences import same_bits
+from softcarry.auditing.probes._differences import same_outcome
 from softcarry.auditing.problems import one_hot_values, reading_size, spread_positions
 
 DEPTH = 64
@@ -32,7 +32,7 @@ def differing_stages(examination, variation) -> str | None:
     for stage, problem in STAGES.items():
         one, other = variation.pair(*problem(examination, variation.shape))
         try:
-            same = same_bits(one.outcome(examination), other.outcome(examination))
+            same = same_outcome(one.outcome(examination), other.outcome(examination))
         except CaseRefused:
             continue
         if not same:

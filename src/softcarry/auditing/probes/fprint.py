@@ -26,7 +26,7 @@ import numpy as np
 
 from softcarry.auditing._libraries import numpy_dtype
 from softcarry.auditing.examination import CaseRefused
-from softcarry.auditing.probes._differences import same_bits
+from softcarry.auditing.probes._differences import same_outcome
 
 # b, h, tq, tk, d
 SHAPES = {
@@ -54,7 +54,7 @@ def probe(examination):
             again = examination.call(*inputs, **options)
         except CaseRefused:
             continue
-        if not same_bits(outcome, again):
+        if not same_outcome(outcome, again):
             examination.skip(f"fingerprint of {name}", "the same call does not give the same bits twice")
             continue
         outputs[name] = _bits(outcome.output, examination.calling.output_dtype)
