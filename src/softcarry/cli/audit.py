@@ -187,16 +187,20 @@ class _Run:
         """List the known subjects that can run here and have one of the dtypes; say which can't."""
         from softcarry.auditing.subjects import KNOWN
 
-        found = []
+        found, slow, missing = [], [], {}
         for entry in KNOWN.values():
             if self.dtypes and entry.dtypes and not set(self.dtypes) & set(entry.dtypes):
                 continue
             if entry.slow and entry.available:
-                remarks().print(f"{entry.name} takes minutes: name it to audit it", soft_wrap=True)
+                slow.append(entry.name)
             elif entry.available:
                 found.append(entry.name)
             else:
-                remarks().print(f"{entry.name} is not installed: {entry.install}", soft_wrap=True)
+                missing.setdefault(entry.install, []).append(entry.name)
+        for command, names in missing.items():
+            remarks().print(f"not installed: {', '.join(names)} ({command})", soft_wrap=True)
+        if slow:
+            remarks().print(f"left out, as they take minutes: {', '.join(slow)}; name them", soft_wrap=True)
         if not found:
             asked = ", ".join(self.dtypes or ())
             msg = f"no known subject is audited in {asked}; name one to try it all the same"
