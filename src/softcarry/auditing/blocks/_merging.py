@@ -1,6 +1,7 @@
 """What the two forms of a merge share: how a merge of one row is called, and what each form has to say."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ def _ways():
             yield from ((library, rows) for rows in _ROWS if rows != "each")
 
 
-class Merge:
+class Merge(ABC):
     """A merge that can be called with two partials of one row, dv = 2.
 
     Parameters
@@ -156,46 +157,46 @@ class Merge:
 
     # Each form of a merge says what follows.
 
+    @abstractmethod
     def arguments(self, first: Any, second: Any) -> tuple[Any, ...]:
         """Return the arguments of a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def exact(self, first: Any, second: Any) -> Any:
         """Return the exact result."""
-        raise NotImplementedError
 
+    @abstractmethod
     def written(self, part: Any) -> str:
         """Write a partial."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, fields: Any) -> Any:
         """Make a partial of what came, one array a field."""
-        raise NotImplementedError
 
+    @abstractmethod
     def near(self, came: Any, right: Any, first: Any, second: Any) -> bool:
         """Whether a result is right within the rounding of that merge."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_nan(self, part: Any) -> tuple[bool, list[bool]]:
         """Whether the sum, and which values, are NaN."""
-        raise NotImplementedError
 
+    @abstractmethod
     def questions(self) -> list[Question]:
         """List the questions to this function, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def levels(self, first: float, second: float) -> tuple[Any, Any]:
         """Two partials of one key each, with those scores and the values (1, 0) and (0, 1)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def nan_cases(self) -> list[tuple[Any, Any]]:
         """Pairs of which one holds NaN."""
-        raise NotImplementedError
 
+    @abstractmethod
     def infinite_cases(self) -> list[tuple[Any, Any]]:
         """Pairs of which one has met a score of +inf."""
-        raise NotImplementedError
 
+    @abstractmethod
     def swallowed(self, part: Any) -> bool:
         """Whether nothing shows that a score was +inf."""
-        raise NotImplementedError

@@ -1,6 +1,7 @@
 """Functions of rows: what arrays they take, and the rows that a softmax and a top-k are asked about."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ NARROW = (("bfloat16", 272), ("bfloat16", 512), ("float16", 2304), ("float16", 4
 """16-bit formats, and lengths beyond those at which a sum of ones in them stops: 256 and 2048."""
 
 
-class RowFunction:
+class RowFunction(ABC):
     """A function whose first argument is a row of scores, or several.
 
     Parameters
@@ -70,9 +71,9 @@ class RowFunction:
         msg = f"the {self.what} could not be called ({tried}); expected {self.expected}"
         raise SubjectError(msg)
 
+    @abstractmethod
     def first_call(self) -> None:
         """Make the plain call that says whether these arrays are taken."""
-        raise NotImplementedError
 
     def call(self, values: Any, *arguments: Any, dtype: str = "float64") -> Any:
         """Call the function with one row (n,) or with what has more axes; return what it returns."""
